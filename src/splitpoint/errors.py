@@ -1,0 +1,23 @@
+"""The one error that a user is meant to see.
+
+It names the place (a file and the path inside it, or a command-line option), what was found
+there, and what would do. `cli` prints it as one line and leaves with exit code 2.
+"""
+
+
+class PlanError(Exception):
+    """A wrong input: `where` it stands, `what` was found, and a `hint` of what would do."""
+
+    def __init__(self, where: str, what: str, hint: str = "") -> None:
+        self.where = where
+        self.what = what
+        self.hint = hint
+        super().__init__(str(self))
+
+    def __str__(self) -> str:
+        tail = f" ({self.hint})" if self.hint else ""
+        return f"{self.where}: {self.what}{tail}"
+
+
+class OutsideError(Exception):
+    """A failure that is not the user's input: an engine, the network, the disk (exit code 1)."""

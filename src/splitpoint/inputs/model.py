@@ -1,0 +1,165 @@
+"""A model as the engine holds it: layers in order, each a mixer (attention, state) and an FFN.
+
+Records only, no bytes and no FLOPs: `pricing` and `timing` derive those. Equal layers share one
+`Layer` object, so counting kinds is a `Counter` over `Model.layers`.
+"""
+
+from typing import Literal
+
+from splitpoint.record import Record
+
+Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
+StateKind = Literal["gdn", "kda", "mamba1", "mamba2", "short_conv"]
+
+
+class Indexer(Record, tag="indexer"):
+    """The selector of sparse attention: `heads` x `dim` scores, `topk` tokens attended.
+
+    `dim` keys are cached per token and layer. `shared` layers reuse another layer's selection and
+    cache nothing. `block` > 1 selects blocks of that many tokens (MiniMax M3).
+    """
+
+    heads: int
+    dim: int
+    topk: int
+    block: int = 1
+    shared: bool = False
+
+
+class Attention(Record, tag="attention"):
+    """Multi-head attention with `kv_heads` cached heads.
+
+    `window` > 0: sliding window of that many tokens; `chunk` > 0: attention local to chunks of
+    that many tokens (Llama 4); both 0: full attention. `gated`: the query projection also makes an
+    output gate of the same width. `key_is_value`: one projection serves as both (Gemma 4 global
+    layers); two vectors are cached all the same.
+    """
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    value_dim: int
+    window: int = 0
+    chunk: int = 0
+    gated: bool = False
+    key_is_value: bool = False
+    indexer: Indexer | None = None
+
+
+class Latent(Record, tag="latent"):
+    """Multi-head latent attention (MLA): one vector of `kv_rank + rope_dim` is cached per token."""
+
+    heads: int
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+    q_rank: int | None = None
+    gated: bool = False
+    indexer: Indexer | None = None
+
+
+class Compressed(Record, tag="compressed"):
+    """DeepSeek V4 attention: a window of raw tokens beside one entry per `ratio` older tokens.
+
+    `ratio` 0: the window only. One key-value vector of `head_dim` is shared by all heads.
+    """
+
+    heads: int
+    head_dim: int
+    rope_dim: int
+    window: int
+    ratio: int
+    q_rank: int
+    o_rank: int
+    o_groups: int
+    indexer: Indexer | None = None
+
+
+class LinearState(Record, tag="state"):
+    """A recurrent mixer: a state of fixed size per request instead of a cache that grows.
+
+    Recurrent matrix: `heads` x `rows` x `columns` elements (none for a short convolution).
+    Convolution: `conv_channels` x (`conv_kernel` - 1) columns. `key_heads` x `rows` is the width of
+    queries and keys for gdn and kda; for mamba2 it is the number of groups.
+    """
+
+    kind: StateKind
+    heads: int
+    rows: int
+    columns: int
+    conv_channels: int
+    conv_kernel: int
+    key_heads: int = 0
+
+
+Mixer = Attention | Latent | Compressed | LinearState
+
+
+class Mlp(Record, tag="mlp"):
+    """A dense feed-forward block. `gated`: three matrices (SwiGLU), else two."""
+
+    width: int
+    gated: bool = True
+
+
+class Experts(Record, tag="experts"):
+    """Mixture of experts: `active` of `count` experts of `width` per token.
+
+    `shared_width`: summed width of the experts every token takes. `latent_dim`: experts work on
+    a projection of the hidden state to this width (Nemotron 3, Kimi K3). `dense_width`: a dense
+    block beside the experts in the same layer (Gemma 4).
+    """
+
+    count: int
+    active: int
+    width: int
+    shared_width: int = 0
+    gated: bool = True
+    latent_dim: int | None = None
+    dense_width: int = 0
+
+
+Ffn = Mlp | Experts
+
+
+class Layer(Record):
+    """One layer; either half may be absent (Nemotron-H). `shares_kv`: it reads an earlier layer's
+    cache and stores none of its own (Gemma 3n/4)."""
+
+    mixer: Mixer | None
+    ffn: Ffn | None
+    shares_kv: bool = False
+
+
+class WeightDtypes(Record):
+    """How each kind of weight is stored. Scales of block formats are added by `pricing`."""
+
+    attention: Dtype = "bf16"
+    state: Dtype = "bf16"
+    mlp: Dtype = "bf16"
+    experts: Dtype = "bf16"
+    shared_experts: Dtype = "bf16"
+    embeddings: Dtype = "bf16"
+    lm_head: Dtype = "bf16"
+
+
+class Model(Record):
+    """A language model. `draft_layers` are its own multi-token-prediction layers, one draft step's
+    worth; `kv_dtype` and `state_dtype` are what its configuration asks for (None: the engine's
+    default). `parameters` is the published count where the source states one."""
+
+    name: str
+    layers: tuple[Layer, ...]
+    draft_layers: tuple[Layer, ...] = ()
+    hidden: int
+    vocab: int
+    tied_embeddings: bool = False
+    max_len: int
+    dtype: Dtype = "bf16"
+    weights: WeightDtypes = WeightDtypes()
+    kv_dtype: Dtype | None = None
+    state_dtype: Dtype | None = None
+    parameters: int | None = None
+    architecture: str = ""
+    source: str = ""

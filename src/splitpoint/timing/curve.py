@@ -1,0 +1,38 @@
+"""StepCurve: the seconds of one engine step as tables; all that the simulator knows of speed.
+
+One step holds n decoding sequences whose contexts sum to c tokens, and p new prefill tokens
+that form q (query, key) pairs:
+
+    seconds = work + decode_context[n] x c + prefill_pair x q
+    work    = decode[n] when p = 0 (CUDA graphs and padding inside), else mixed[n x (1 + drafts) + p]
+
+so between two changes of the batch k steps have a closed form. Times are integer picoseconds:
+sums are then exact, and k steps taken at once equal k single steps to the last bit.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitpoint.record import Record
+
+Picos = NDArray[np.int64]
+PICO = 1e-12
+
+
+class StepCurve(Record):
+    """Step times of one rank of an instance.
+
+    `decode[n]`, n = 0..max sequences: a pure decode step without the context term.
+    `decode_context[n]`: picoseconds per token of summed context when n sequences decode.
+    `mixed[t]`, t = 0..token budget: a step with t tokens in all, some of them prefill.
+    `prefill_pair`: picoseconds per (new token, attended token) pair.
+    `drafts`: speculative tokens verified per sequence and step. Layers with a window cost the
+    same at any context past it, so their share is inside `decode` and `mixed`.
+    """
+
+    decode: Picos
+    decode_context: Picos
+    mixed: Picos
+    prefill_pair: int
+    drafts: int = 0
+    origin: str = ""
