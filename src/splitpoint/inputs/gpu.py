@@ -33,9 +33,7 @@ class Gpu(Record):
     """
 
     name: str
-    architecture: Literal[
-        "ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna3", "cdna4"
-    ]
+    architecture: Literal["ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna3", "cdna4"]
     hbm_gib: float
     marketed_gb: float
     bandwidth: float

@@ -4,6 +4,7 @@ from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.pricing.blocks import Group
 from splitpoint.record import Record
 from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.transfer import LinkSpec
 
 
 class PoolSpec(Record):
@@ -24,25 +25,6 @@ class PoolSpec(Record):
     prefix_caching: bool
     curve: StepCurve
     acceptance: tuple[float, ...] = ()
-
-
-class LinkSpec(Record):
-    """The path from prefill to decode instances.
-
-    A transfer moves `bytes_per_token` x tokens + `fixed_bytes` in `descriptors_per_block` pieces
-    per block at `bandwidth` bytes/s shared fairly by the transfers of one prefill instance and of
-    one decode instance, after `latency` seconds plus `per_descriptor` seconds each. `layerwise`:
-    the pull overlaps prefill. `lease_s`: a prefill instance frees unpulled blocks after this.
-    """
-
-    bandwidth: float
-    latency: float
-    bytes_per_token: float
-    fixed_bytes: float
-    per_descriptor: float = 0.0
-    descriptors_per_block: float = 0.0
-    layerwise: bool = False
-    lease_s: float = 30.0
 
 
 class World(Record):

@@ -1,0 +1,214 @@
+"""The answer to a plan: everything that `plan.json` holds and the report shows."""
+
+from typing import Literal
+
+from splitpoint.inputs.deployment import Deployment, Routing
+from splitpoint.inputs.plan import Plan
+from splitpoint.record import Record
+
+Origin = Literal["computed", "simulated", "published", "measured", "assumed"]
+SCHEMA_VERSION = 1
+
+
+class Figure(Record):
+    """One number with its unit and its past. `unit` "B" prints as GiB, "s" as seconds."""
+
+    name: str
+    value: float
+    unit: str
+    origin: Origin
+    source: str = ""
+
+
+class Quantiles(Record):
+    """Mean and percentiles of one metric over the requests that finished; seconds."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    at_slo: float
+
+
+class Stack(Record):
+    """Mean seconds of the parts of TTFT; they sum to its mean."""
+
+    queue: float
+    prefill: float
+    transfer: float
+    decode_wait: float
+
+
+class PoolState(Record):
+    """What one pool saw: shares are time averages over its ranks, 0..1."""
+
+    role: str
+    name: str
+    kv_used_mean: float
+    kv_used_p99: float
+    kv_held_mean: float
+    busy_share: float
+    preemptions: int
+    prefix_hit_share: float
+    waiting_mean: float
+
+
+class Point(Record):
+    """One deployment under one load, simulated. Shares are 0..1, rates are per second.
+
+    `interactivity`: 1 / median TPOT, tok/s/user. `attainment`: share of all requests (failures
+    included) within the SLO. `meets_slo`: TTFT and TPOT at the SLO percentile are within it and
+    nothing failed. `first_wall`: what filled or queued first.
+    """
+
+    name: str
+    deployment: Deployment
+    gpus: int
+    load: str
+    requests: int
+    success: float
+    attainment: float
+    meets_slo: bool
+    ttft: Quantiles
+    tpot: Quantiles
+    e2el: Quantiles
+    ttft_stack: Stack
+    total_tok_s: float
+    output_tok_s: float
+    total_tok_s_gpu: float
+    output_tok_s_gpu: float
+    goodput_s: float
+    interactivity: float
+    pools: tuple[PoolState, ...]
+    first_wall: str
+    on_frontier: bool = False
+    run_file: str = ""
+
+
+class Rejected(Record):
+    """A deployment that was not simulated, and why (does not fit, cannot hand over, pruned)."""
+
+    name: str
+    why: str
+    shortfall: Figure | None = None
+
+
+class Wall(Record):
+    """One KV wall: demand over what the pool holds; above 1 requests queue or are preempted."""
+
+    side: Literal["mixed", "prefill", "decode"]
+    deployment: str
+    demand: Figure
+    pool: Figure
+    occupancy: float
+    words: str
+
+
+class Condition(Record):
+    """One of the four conditions of a split that pays. `margin` = value / threshold - 1, signed
+    so that positive holds; None where it cannot be judged."""
+
+    name: str
+    holds: bool | None
+    value: Figure
+    threshold: Figure
+    margin: float | None
+    words: str
+
+
+class Comparison(Record):
+    """Split against mixed on the same GPUs, trace and SLO. `basis` says which routing."""
+
+    basis: Literal["equal routing", "each at its best routing"]
+    routing: Routing | None
+    split: str | None
+    mixed: str | None
+    winner: Literal["split", "mixed", "tie", "neither"]
+    margin: float
+    words: str
+
+
+class Claim(Record):
+    """What would change the answer: at `flips_at` the other arm wins; a measurement can refute it."""
+
+    variable: str
+    now: float
+    flips_at: float | None
+    unit: str
+    words: str
+    refute: str
+
+
+class Verdict(Record):
+    """The choice with its reasons. `rests_on` lists assumed numbers that it depends on."""
+
+    choice: Literal["split", "mixed", "either", "neither"]
+    headline: str
+    reasons: tuple[str, ...]
+    comparisons: tuple[Comparison, ...]
+    conditions: tuple[Condition, ...]
+    claims: tuple[Claim, ...]
+    rests_on: tuple[str, ...]
+    chosen: str | None
+
+
+class RequestCost(Record):
+    """What one request costs on one rank of the reference deployment."""
+
+    topology: str
+    tokens: int
+    block_tokens: int
+    page_bytes: int
+    blocks: int
+    bytes: int
+    fixed_share: float
+    unused_share: float
+
+
+class Holding(Record):
+    """What one GPU rank of a topology holds: the ladder, rung by rung, and what is left."""
+
+    topology: str
+    rungs: tuple[Figure, ...]
+    kv_bytes: int
+    kv_blocks: int
+    concurrency: float
+    fits: bool
+
+
+class WorkloadSummary(Record):
+    """The workload in numbers; `reuse_share` is with an infinite cache."""
+
+    name: str
+    requests: int
+    duration_s: float
+    rate: float
+    isl_mean: float
+    isl_p50: float
+    isl_p90: float
+    isl_p99: float
+    osl_mean: float
+    osl_p50: float
+    osl_p90: float
+    reuse_share: float
+    session_reuse_share: float
+
+
+class Answer(Record):
+    """A plan and its answer. `points` holds every simulated deployment, frontier points marked."""
+
+    version: int
+    splitpoint: str
+    plan: Plan
+    model: str
+    gpu: str
+    workload: WorkloadSummary
+    request: RequestCost
+    holdings: tuple[Holding, ...]
+    walls: tuple[Wall, ...]
+    points: tuple[Point, ...]
+    rejected: tuple[Rejected, ...]
+    verdict: Verdict
+    assumptions: tuple[Figure, ...]
+    recipes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
