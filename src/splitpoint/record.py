@@ -1,4 +1,8 @@
-"""What every record of the package shares: frozen, keyword-only, unknown keys refused."""
+"""What every record of the package shares: frozen, keyword-only, unknown keys refused.
+
+msgspec does not hand `frozen` and `kw_only` down to type checkers and subclasses, so every
+record says them again: `class Gpu(Record, frozen=True, kw_only=True)`.
+"""
 
 import msgspec
 

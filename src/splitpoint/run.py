@@ -17,7 +17,7 @@ Ints = NDArray[np.int32]
 OUTCOMES = ("done", "timed_out", "aborted", "infeasible", "unfinished")
 
 
-class Requests(Record):
+class Requests(Record, frozen=True, kw_only=True):
     """Columns of n requests, in trace order.
 
     Mixed pools leave the transfer columns NaN and `decode_instance` equal to
@@ -43,7 +43,7 @@ class Requests(Record):
     outcome: Ints
 
 
-class Series(Record):
+class Series(Record, frozen=True, kw_only=True):
     """State at change points, rows in time order: which instance, when, and its counts.
 
     `kv_used`: blocks held by live requests; `kv_cached`: free blocks that still hold a prefix;
@@ -59,7 +59,7 @@ class Series(Record):
     waiting: Ints
 
 
-class Instances(Record):
+class Instances(Record, frozen=True, kw_only=True):
     """Columns of m KV pools (an instance of dp ranks has dp rows): totals over the run."""
 
     pool: Ints
@@ -75,7 +75,7 @@ class Instances(Record):
     queried_tokens: NDArray[np.int64]
 
 
-class Run(Record):
+class Run(Record, frozen=True, kw_only=True):
     """A finished run. `roles` names the role of each pool, `gpus` counts all GPUs."""
 
     name: str

@@ -17,7 +17,7 @@ Routing = Literal[
 ]
 
 
-class Topology(Record):
+class Topology(Record, frozen=True, kw_only=True):
     """One instance: tensor, data, pipeline and expert parallel degrees.
 
     `dp` > 1 means attention ranks with a KV pool each that share the experts and step together.
@@ -42,7 +42,7 @@ class Topology(Record):
         return "".join(parts)
 
 
-class Pool(Record):
+class Pool(Record, frozen=True, kw_only=True):
     """`replicas` equal instances with one role."""
 
     role: Role
@@ -60,7 +60,7 @@ class Pool(Record):
         return f"{self.replicas}x{self.topology}{drafts}"
 
 
-class Deployment(Record):
+class Deployment(Record, frozen=True, kw_only=True):
     """Pools and how requests find an instance: one mixed pool, or prefill and decode pools.
 
     `routing` chooses the mixed or prefill instance, `decode_routing` the decode instance.

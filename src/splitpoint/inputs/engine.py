@@ -9,7 +9,7 @@ EngineName = Literal["vllm", "sglang", "trtllm"]
 KvDtype = Literal["auto"] | Dtype
 
 
-class Engine(Record):
+class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks."""
 
     name: EngineName = "vllm"

@@ -7,7 +7,7 @@ from splitpoint.record import Record
 GIB = 1024**3
 
 
-class Link(Record):
+class Link(Record, frozen=True, kw_only=True):
     """One GPU's share of a link: bytes per second in each direction, and seconds of latency."""
 
     kind: Literal["nvlink", "nvswitch", "mnnvl", "xgmi", "pcie", "ib", "roce", "ethernet"]
@@ -15,7 +15,7 @@ class Link(Record):
     latency: float
 
 
-class Flops(Record):
+class Flops(Record, frozen=True, kw_only=True):
     """Dense FLOP/s by dtype, without sparsity; None where the hardware has no such units."""
 
     bf16: float
@@ -24,7 +24,7 @@ class Flops(Record):
     int8: float | None = None
 
 
-class Gpu(Record):
+class Gpu(Record, frozen=True, kw_only=True):
     """One GPU. `hbm_gib` is what the driver reports, `marketed_gb` what the vendor prints.
 
     `bandwidth` is HBM bytes per second. `inside` is the link within a node (or NVLink domain) of

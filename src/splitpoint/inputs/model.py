@@ -12,7 +12,7 @@ Dtype = Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "mxfp4", "nvfp4"]
 StateKind = Literal["gdn", "kda", "mamba1", "mamba2", "short_conv"]
 
 
-class Indexer(Record, tag="indexer"):
+class Indexer(Record, frozen=True, kw_only=True, tag="indexer"):
     """The selector of sparse attention: `heads` x `dim` scores, `topk` tokens attended.
 
     `dim` keys are cached per token and layer. `shared` layers reuse another layer's selection and
@@ -26,7 +26,7 @@ class Indexer(Record, tag="indexer"):
     shared: bool = False
 
 
-class Attention(Record, tag="attention"):
+class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     """Multi-head attention with `kv_heads` cached heads.
 
     `window` > 0: sliding window of that many tokens; `chunk` > 0: attention local to chunks of
@@ -46,7 +46,7 @@ class Attention(Record, tag="attention"):
     indexer: Indexer | None = None
 
 
-class Latent(Record, tag="latent"):
+class Latent(Record, frozen=True, kw_only=True, tag="latent"):
     """Multi-head latent attention (MLA): one vector of `kv_rank + rope_dim` is cached per token."""
 
     heads: int
@@ -59,7 +59,7 @@ class Latent(Record, tag="latent"):
     indexer: Indexer | None = None
 
 
-class Compressed(Record, tag="compressed"):
+class Compressed(Record, frozen=True, kw_only=True, tag="compressed"):
     """DeepSeek V4 attention: a window of raw tokens beside one entry per `ratio` older tokens.
 
     `ratio` 0: the window only. One key-value vector of `head_dim` is shared by all heads.
@@ -76,7 +76,7 @@ class Compressed(Record, tag="compressed"):
     indexer: Indexer | None = None
 
 
-class LinearState(Record, tag="state"):
+class LinearState(Record, frozen=True, kw_only=True, tag="state"):
     """A recurrent mixer: a state of fixed size per request instead of a cache that grows.
 
     Recurrent matrix: `heads` x `rows` x `columns` elements (none for a short convolution).
@@ -96,14 +96,14 @@ class LinearState(Record, tag="state"):
 Mixer = Attention | Latent | Compressed | LinearState
 
 
-class Mlp(Record, tag="mlp"):
+class Mlp(Record, frozen=True, kw_only=True, tag="mlp"):
     """A dense feed-forward block. `gated`: three matrices (SwiGLU), else two."""
 
     width: int
     gated: bool = True
 
 
-class Experts(Record, tag="experts"):
+class Experts(Record, frozen=True, kw_only=True, tag="experts"):
     """Mixture of experts: `active` of `count` experts of `width` per token.
 
     `shared_width`: summed width of the experts every token takes. `latent_dim`: experts work on
@@ -123,7 +123,7 @@ class Experts(Record, tag="experts"):
 Ffn = Mlp | Experts
 
 
-class Layer(Record):
+class Layer(Record, frozen=True, kw_only=True):
     """One layer; either half may be absent (Nemotron-H). `shares_kv`: it reads an earlier layer's
     cache and stores none of its own (Gemma 3n/4)."""
 
@@ -132,7 +132,7 @@ class Layer(Record):
     shares_kv: bool = False
 
 
-class WeightDtypes(Record):
+class WeightDtypes(Record, frozen=True, kw_only=True):
     """How each kind of weight is stored. Scales of block formats are added by `pricing`."""
 
     attention: Dtype = "bf16"
@@ -144,7 +144,7 @@ class WeightDtypes(Record):
     lm_head: Dtype = "bf16"
 
 
-class Model(Record):
+class Model(Record, frozen=True, kw_only=True):
     """A language model. `draft_layers` are its own multi-token-prediction layers, one draft step's
     worth; `kv_dtype` and `state_dtype` are what its configuration asks for (None: the engine's
     default). `parameters` is the published count where the source states one."""

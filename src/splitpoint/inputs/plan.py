@@ -9,7 +9,7 @@ from splitpoint.inputs.workload import Slo, Workload
 from splitpoint.record import Record
 
 
-class EnginePlan(Record):
+class EnginePlan(Record, frozen=True, kw_only=True):
     """The `[engine]` table: an `Engine` whose drafts may be a list to consider."""
 
     name: EngineName = "vllm"
@@ -28,7 +28,7 @@ class EnginePlan(Record):
     acceptance: tuple[float, ...] = ()
 
 
-class Search(Record):
+class Search(Record, frozen=True, kw_only=True):
     """The `[search]` table: what may be varied. Empty tuples mean every legal value."""
 
     roles: tuple[Literal["mixed", "split"], ...] = ("mixed", "split")
@@ -43,7 +43,7 @@ class Search(Record):
     transfer_bandwidth: float | None = None
 
 
-class Plan(Record):
+class Plan(Record, frozen=True, kw_only=True):
     """A whole plan file. `gpus` is the most that may be used."""
 
     model: str

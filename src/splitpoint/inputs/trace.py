@@ -14,7 +14,7 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
 
-class Trace(Record):
+class Trace(Record, frozen=True, kw_only=True):
     """Columns of n requests, sorted by `arrive_s`.
 
     `isl`, `osl`: input and output tokens. `session`: id, equal for turns of one conversation

@@ -7,7 +7,7 @@ from splitpoint.record import Record
 Preset = Literal["agentic-coding", "chat", "long-context"]
 
 
-class Lengths(Record):
+class Lengths(Record, frozen=True, kw_only=True):
     """A distribution of token counts: `mean` with coefficient of variation `cv` (lognormal; 0 is
     a constant), cut to [`low`, `high`]."""
 
@@ -17,7 +17,7 @@ class Lengths(Record):
     high: int | None = None
 
 
-class Workload(Record):
+class Workload(Record, frozen=True, kw_only=True):
     """The `[workload]` table: one of `trace`, `preset`, or `isl` with `osl`.
 
     Arrivals: `rate` (requests per second, Poisson, `burstiness` the gamma shape as in
@@ -40,7 +40,7 @@ class Workload(Record):
     seed: int = 0
 
 
-class Slo(Record):
+class Slo(Record, frozen=True, kw_only=True):
     """The service level: `percentile` of requests must see TTFT and TPOT within these seconds."""
 
     ttft_s: float

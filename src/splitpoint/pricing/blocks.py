@@ -11,7 +11,7 @@ from splitpoint.record import Record
 GroupKind = Literal["full", "window", "chunk", "state"]
 
 
-class Group(Record):
+class Group(Record, frozen=True, kw_only=True):
     """Layers that share one block table. `window`: tokens for window and chunk groups; `fixed`:
     blocks a state group holds whatever the context. `padding` layers fill the group."""
 
@@ -22,7 +22,7 @@ class Group(Record):
     fixed: int = 0
 
 
-class KvLayout(Record):
+class KvLayout(Record, frozen=True, kw_only=True):
     """How one rank lays out its KV memory.
 
     A block holds `block_tokens` tokens of each of a group's `group_layers` layers and takes

@@ -7,7 +7,7 @@ from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.transfer import LinkSpec
 
 
-class PoolSpec(Record):
+class PoolSpec(Record, frozen=True, kw_only=True):
     """`replicas` equal instances. Each has `dp` ranks with a KV pool of their own that step
     together; `kv_blocks` counts one rank's blocks (block 0 is never used), `token_budget` and
     `max_seqs` hold per rank. `tokens_per_step`: mean tokens a decode step yields with drafts.
@@ -27,7 +27,7 @@ class PoolSpec(Record):
     acceptance: tuple[float, ...] = ()
 
 
-class World(Record):
+class World(Record, frozen=True, kw_only=True):
     """Everything but the requests: one mixed pool, or a prefill and a decode pool with a link.
 
     `direct_below`: new tokens (after prefix hits) under which a request prefills on the decode

@@ -4,7 +4,7 @@ One step holds n decoding sequences whose contexts sum to c tokens, and p new pr
 that form q (query, key) pairs:
 
     seconds = work + decode_context[n] x c + prefill_pair x q
-    work    = decode[n] when p = 0 (CUDA graphs and padding inside), else mixed[n x (1 + drafts) + p]
+    work    = decode[n] when p = 0 (graphs, padding inside), else mixed[n x (1 + drafts) + p]
 
 so between two changes of the batch k steps have a closed form. Times are integer picoseconds:
 sums are then exact, and k steps taken at once equal k single steps to the last bit.
@@ -19,7 +19,7 @@ Picos = NDArray[np.int64]
 PICO = 1e-12
 
 
-class StepCurve(Record):
+class StepCurve(Record, frozen=True, kw_only=True):
     """Step times of one rank of an instance.
 
     `decode[n]`, n = 0..max sequences: a pure decode step without the context term.

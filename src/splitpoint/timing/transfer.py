@@ -3,7 +3,7 @@
 from splitpoint.record import Record
 
 
-class LinkSpec(Record):
+class LinkSpec(Record, frozen=True, kw_only=True):
     """The path from prefill to decode instances.
 
     A transfer moves `bytes_per_token` x tokens + `fixed_bytes` in `descriptors_per_block` pieces

@@ -10,7 +10,7 @@ Origin = Literal["computed", "simulated", "published", "measured", "assumed"]
 SCHEMA_VERSION = 1
 
 
-class Figure(Record):
+class Figure(Record, frozen=True, kw_only=True):
     """One number with its unit and its past. `unit` "B" prints as GiB, "s" as seconds."""
 
     name: str
@@ -20,7 +20,7 @@ class Figure(Record):
     source: str = ""
 
 
-class Quantiles(Record):
+class Quantiles(Record, frozen=True, kw_only=True):
     """Mean and percentiles of one metric over the requests that finished; seconds."""
 
     mean: float
@@ -30,7 +30,7 @@ class Quantiles(Record):
     at_slo: float
 
 
-class Stack(Record):
+class Stack(Record, frozen=True, kw_only=True):
     """Mean seconds of the parts of TTFT; they sum to its mean."""
 
     queue: float
@@ -39,7 +39,7 @@ class Stack(Record):
     decode_wait: float
 
 
-class PoolState(Record):
+class PoolState(Record, frozen=True, kw_only=True):
     """What one pool saw: shares are time averages over its ranks, 0..1."""
 
     role: str
@@ -53,7 +53,7 @@ class PoolState(Record):
     waiting_mean: float
 
 
-class Point(Record):
+class Point(Record, frozen=True, kw_only=True):
     """One deployment under one load, simulated. Shares are 0..1, rates are per second.
 
     `interactivity`: 1 / median TPOT, tok/s/user. `attainment`: share of all requests (failures
@@ -85,7 +85,7 @@ class Point(Record):
     run_file: str = ""
 
 
-class Rejected(Record):
+class Rejected(Record, frozen=True, kw_only=True):
     """A deployment that was not simulated, and why (does not fit, cannot hand over, pruned)."""
 
     name: str
@@ -93,7 +93,7 @@ class Rejected(Record):
     shortfall: Figure | None = None
 
 
-class Wall(Record):
+class Wall(Record, frozen=True, kw_only=True):
     """One KV wall: demand over what the pool holds; above 1 requests queue or are preempted."""
 
     side: Literal["mixed", "prefill", "decode"]
@@ -104,7 +104,7 @@ class Wall(Record):
     words: str
 
 
-class Condition(Record):
+class Condition(Record, frozen=True, kw_only=True):
     """One of the four conditions of a split that pays. `margin` = value / threshold - 1, signed
     so that positive holds; None where it cannot be judged."""
 
@@ -116,7 +116,7 @@ class Condition(Record):
     words: str
 
 
-class Comparison(Record):
+class Comparison(Record, frozen=True, kw_only=True):
     """Split against mixed on the same GPUs, trace and SLO. `basis` says which routing."""
 
     basis: Literal["equal routing", "each at its best routing"]
@@ -128,8 +128,8 @@ class Comparison(Record):
     words: str
 
 
-class Claim(Record):
-    """What would change the answer: at `flips_at` the other arm wins; a measurement can refute it."""
+class Claim(Record, frozen=True, kw_only=True):
+    """At `flips_at` the other arm wins; a measurement can refute it."""
 
     variable: str
     now: float
@@ -139,7 +139,7 @@ class Claim(Record):
     refute: str
 
 
-class Verdict(Record):
+class Verdict(Record, frozen=True, kw_only=True):
     """The choice with its reasons. `rests_on` lists assumed numbers that it depends on."""
 
     choice: Literal["split", "mixed", "either", "neither"]
@@ -152,7 +152,7 @@ class Verdict(Record):
     chosen: str | None
 
 
-class RequestCost(Record):
+class RequestCost(Record, frozen=True, kw_only=True):
     """What one request costs on one rank of the reference deployment."""
 
     topology: str
@@ -165,7 +165,7 @@ class RequestCost(Record):
     unused_share: float
 
 
-class Holding(Record):
+class Holding(Record, frozen=True, kw_only=True):
     """What one GPU rank of a topology holds: the ladder, rung by rung, and what is left."""
 
     topology: str
@@ -176,7 +176,7 @@ class Holding(Record):
     fits: bool
 
 
-class WorkloadSummary(Record):
+class WorkloadSummary(Record, frozen=True, kw_only=True):
     """The workload in numbers; `reuse_share` is with an infinite cache."""
 
     name: str
@@ -194,7 +194,7 @@ class WorkloadSummary(Record):
     session_reuse_share: float
 
 
-class Answer(Record):
+class Answer(Record, frozen=True, kw_only=True):
     """A plan and its answer. `points` holds every simulated deployment, frontier points marked."""
 
     version: int
