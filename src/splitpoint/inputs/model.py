@@ -32,7 +32,8 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     `window` > 0: sliding window of that many tokens; `chunk` > 0: attention local to chunks of
     that many tokens (Llama 4); both 0: full attention. `gated`: the query projection also makes an
     output gate of the same width. `key_is_value`: one projection serves as both (Gemma 4 global
-    layers); two vectors are cached all the same.
+    layers); two vectors are cached all the same. `bias`: which projections carry one. `sinks`: one
+    learned logit per head (gpt-oss).
     """
 
     heads: int
@@ -43,6 +44,9 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     chunk: int = 0
     gated: bool = False
     key_is_value: bool = False
+    bias: Literal["", "qkv", "qkvo"] = ""
+    qk_norm: bool = False
+    sinks: bool = False
     indexer: Indexer | None = None
 
 
@@ -81,7 +85,8 @@ class LinearState(Record, frozen=True, kw_only=True, tag="state"):
 
     Recurrent matrix: `heads` x `rows` x `columns` elements (none for a short convolution).
     Convolution: `conv_channels` x (`conv_kernel` - 1) columns. `key_heads` x `rows` is the width of
-    queries and keys for gdn and kda; for mamba2 it is the number of groups.
+    queries and keys for gdn and kda; for mamba2 it is the number of groups, for mamba1 the rank of
+    the time step. `gate_rank`: inner width of a factored output gate (kda); None: full rank.
     """
 
     kind: StateKind
@@ -91,6 +96,7 @@ class LinearState(Record, frozen=True, kw_only=True, tag="state"):
     conv_channels: int
     conv_kernel: int
     key_heads: int = 0
+    gate_rank: int | None = None
 
 
 Mixer = Attention | Latent | Compressed | LinearState
@@ -108,7 +114,8 @@ class Experts(Record, frozen=True, kw_only=True, tag="experts"):
 
     `shared_width`: summed width of the experts every token takes. `latent_dim`: experts work on
     a projection of the hidden state to this width (Nemotron 3, Kimi K3). `dense_width`: a dense
-    block beside the experts in the same layer (Gemma 4).
+    block beside the experts in the same layer (Gemma 4). `bias`: the router and every expert's
+    projections carry one (gpt-oss).
     """
 
     count: int
@@ -118,36 +125,49 @@ class Experts(Record, frozen=True, kw_only=True, tag="experts"):
     gated: bool = True
     latent_dim: int | None = None
     dense_width: int = 0
+    bias: bool = False
 
 
 Ffn = Mlp | Experts
 
 
-class Layer(Record, frozen=True, kw_only=True):
-    """One layer; either half may be absent (Nemotron-H). `shares_kv`: it reads an earlier layer's
-    cache and stores none of its own (Gemma 3n/4)."""
-
-    mixer: Mixer | None
-    ffn: Ffn | None
-    shares_kv: bool = False
-
-
 class WeightDtypes(Record, frozen=True, kw_only=True):
-    """How each kind of weight is stored. Scales of block formats are added by `pricing`."""
+    """How each kind of weight is stored. Scales of block formats are added by `pricing`.
+
+    `attention_out`: the output projection of attention and state layers where it differs from the
+    rest. fp8, int8 and int4 have `scale_bits` of scale (and zero point) per `scale_group` weights;
+    0: one scale per tensor or channel, which is not counted. nvfp4 (8 bits per 16 weights) and
+    mxfp4 (8 bits per 32) fix theirs.
+    """
 
     attention: Dtype = "bf16"
+    attention_out: Dtype | None = None
     state: Dtype = "bf16"
     mlp: Dtype = "bf16"
     experts: Dtype = "bf16"
     shared_experts: Dtype = "bf16"
     embeddings: Dtype = "bf16"
     lm_head: Dtype = "bf16"
+    scale_group: int = 0
+    scale_bits: int = 0
+
+
+class Layer(Record, frozen=True, kw_only=True):
+    """One layer; either half may be absent (Nemotron-H). `shares_kv`: it reads an earlier layer's
+    cache and stores none of its own (Gemma 3n/4). `weights`: how this layer is stored where that
+    differs from `Model.weights`."""
+
+    mixer: Mixer | None
+    ffn: Ffn | None
+    shares_kv: bool = False
+    weights: WeightDtypes | None = None
 
 
 class Model(Record, frozen=True, kw_only=True):
     """A language model. `draft_layers` are its own multi-token-prediction layers, one draft step's
     worth; `kv_dtype` and `state_dtype` are what its configuration asks for (None: the engine's
-    default). `parameters` is the published count where the source states one."""
+    default). `parameters` is the published count where the source states one. `encoder` is the
+    parameter count of the vision and audio encoders that are loaded beside the text model."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -161,5 +181,6 @@ class Model(Record, frozen=True, kw_only=True):
     kv_dtype: Dtype | None = None
     state_dtype: Dtype | None = None
     parameters: int | None = None
+    encoder: int = 0
     architecture: str = ""
     source: str = ""
