@@ -1,0 +1,161 @@
+"""Files of the user: bounded, strict reading into records, and writing that is whole or absent.
+
+A plan, a config or a trace may be anything that someone was sent, so sizes and decompression are
+bounded before anything is built, and nothing but a PlanError comes out.
+"""
+
+import gzip
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO, TypeVar
+
+import msgspec
+
+from splitpoint.errors import OutsideError, PlanError
+from splitpoint.inputs import raw
+from splitpoint.inputs.conversion import convert
+
+T = TypeVar("T")
+
+# Bounds on foreign files, assumed: far above any honest file of the kind.
+MAX_BYTES = 64 * 1024**2
+MAX_HAND_WRITTEN = 4 * 1024**2
+MAX_TEXT_BYTES = 8 * 1024**3
+MAX_LINE = 4 * 1024**2
+# Deflate reaches 1,032; the public traces reach 2 to 8 (measured on the Mooncake, Azure and WEKA
+# files), so past the first few MiB a larger ratio than this is a bomb.
+MAX_RATIO = 300
+RATIO_FROM = 8 * 1024**2
+CHUNK = 1024**2
+
+
+def read(path: Path, kind: type[T], sets: Sequence[str] = ()) -> T:
+    """A record of the file, with `--set a.b=c` applied; every fault of it in one PlanError."""
+    return convert(load(path), kind, str(path), sets)
+
+
+def load(path: Path, max_bytes: int = MAX_BYTES) -> object:
+    """The raw tree of a TOML, YAML or JSON file (plain or .gz), within bounds, never NaN."""
+    suffix = _suffix(path)
+    if suffix not in raw.FORMATS:
+        hint = "a name that ends in .toml, .yaml, .yml or .json, or one of these with .gz"
+        raise PlanError(str(path), "cannot tell its format", hint)
+    if suffix != ".json":
+        max_bytes = min(max_bytes, MAX_HAND_WRITTEN)
+    return raw.parse(str(path), suffix, _decoded(path, b"".join(_chunks(path, max_bytes))))
+
+
+def open_text(
+    path: Path, max_bytes: int = MAX_TEXT_BYTES, max_line: int = MAX_LINE
+) -> Iterator[str]:
+    """The lines of a text file (plain or .gz) without their ends, read as a stream.
+
+    A byte-order mark is dropped. A line that is too long or not UTF-8 is a PlanError that names
+    its number.
+    """
+    for number, line in enumerate(_lines(path, max_bytes, max_line), start=1):
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            where = f"{path}: line {number}"
+            raise PlanError(where, f"byte {error.start + 1} is not UTF-8") from None
+        yield text
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write the whole file or none of it: a temporary sibling takes the name when it is done."""
+    encoded = data.encode("utf-8") if isinstance(data, str) else data
+    sibling = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sibling.write_bytes(encoded)
+        sibling.replace(path)
+    except OSError as error:
+        raise OutsideError(f"{path}: cannot be written: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            sibling.unlink()
+
+
+def to_json(record: object) -> bytes:
+    """The record as indented JSON with a final newline; NaN becomes null, as JSON has none."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"
+
+
+def _suffix(path: Path) -> str:
+    name = path.with_suffix("") if path.suffix.lower() == ".gz" else path
+    return name.suffix.lower()
+
+
+def _decoded(path: Path, encoded: bytes) -> str:
+    if encoded.startswith(b"\xef\xbb\xbf"):
+        raise PlanError(str(path), "starts with a byte-order mark", "save it as UTF-8 without BOM")
+    try:
+        return encoded.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = encoded.count(b"\n", 0, error.start) + 1
+        raise PlanError(f"{path}: line {line}", "is not UTF-8", "save it as UTF-8") from None
+
+
+def _lines(path: Path, max_bytes: int, max_line: int) -> Iterator[bytes]:
+    number = 0
+    rest = b""
+    for chunk in _chunks(path, max_bytes):
+        *whole, rest = (rest + chunk).split(b"\n")
+        for line in whole:
+            number += 1
+            _check_length(path, number, line, max_line)
+            yield line.removesuffix(b"\r")
+        _check_length(path, number + 1, rest, max_line)
+    if rest:
+        yield rest.removesuffix(b"\r")
+
+
+def _check_length(path: Path, number: int, line: bytes, max_line: int) -> None:
+    if len(line) > max_line:
+        raise PlanError(f"{path}: line {number}", f"is longer than {max_line:,} bytes")
+
+
+def _chunks(path: Path, max_bytes: int) -> Iterator[bytes]:
+    taken = 0
+    for chunk in _plain(path):
+        taken += len(chunk)
+        if taken > max_bytes:
+            what = f"is larger than {max_bytes / 1024**2:,.0f} MiB"
+            raise PlanError(str(path), what, "is it the right file?")
+        yield chunk
+
+
+def _plain(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            if path.suffix.lower() == ".gz":
+                yield from _inflated(path, file)
+            else:
+                while chunk := file.read(CHUNK):
+                    yield chunk
+    except FileNotFoundError:
+        raise PlanError(str(path), "no such file") from None
+    except IsADirectoryError:
+        raise PlanError(str(path), "is a folder", "expected a file") from None
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise PlanError(str(path), f"is not a whole gzip file: {error}") from None
+    except OSError as error:
+        raise PlanError(str(path), f"cannot be read: {error.strerror or error}") from None
+    except ValueError as error:
+        # A name with a null byte.
+        raise PlanError(repr(str(path)), f"cannot be read: {error}") from None
+
+
+def _inflated(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    out = 0
+    with gzip.GzipFile(fileobj=file) as stream:
+        while chunk := stream.read(CHUNK):
+            out += len(chunk)
+            if out > RATIO_FROM and out > MAX_RATIO * file.tell():
+                what = f"unpacks to more than {MAX_RATIO} times its size"
+                raise PlanError(str(path), what, "is it a decompression bomb?")
+            yield chunk
