@@ -1,0 +1,319 @@
+"""Every metric, defined once, for simulated and measured runs alike.
+
+Per-request metrics are columns with NaN where the request has none. Percentiles are taken over
+the requests that finished, by linear interpolation between order statistics (NumPy's default,
+Hyndman and Fan's type 7); what failed stands beside them as `success` and `attainment`.
+Rates are taken over the steady window (`steady_window`), so that ramp-up and drain do not count.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitpoint.inputs.workload import Slo
+from splitpoint.record import Record
+from splitpoint.run import DONE, Run
+
+Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
+
+# The first and the last eighth of the requests are ramp-up and drain: in a closed loop of c
+# users that sends 8 x c requests these are exactly the first and the last wave.
+EDGE_SHARE = 1 / 8
+
+
+class TtftParts(Record, frozen=True, kw_only=True):
+    """Seconds of each request's TTFT by cause, as columns; they sum to TTFT."""
+
+    queue: Floats
+    prefill: Floats
+    transfer: Floats
+    decode_wait: Floats
+
+
+class Gaps(Record, frozen=True, kw_only=True):
+    """Gaps between tokens: `seconds` of a gap, and how many such gaps there were."""
+
+    seconds: Floats
+    counts: NDArray[np.int64]
+
+
+class Window(Record, frozen=True, kw_only=True):
+    """A stretch of a run, seconds from its start."""
+
+    start: float
+    end: float
+
+    @property
+    def length(self) -> float:
+        """Seconds of the window."""
+        return self.end - self.start
+
+
+class Throughput(Record, frozen=True, kw_only=True):
+    """Tokens per second of the whole cluster, of finished requests. Input tokens include those
+    that a prefix cache served."""
+
+    input: float
+    output: float
+
+    @property
+    def total(self) -> float:
+        """Input and output tokens per second."""
+        return self.input + self.output
+
+
+class PoolLoad(Record, frozen=True, kw_only=True):
+    """What one pool saw. Shares are of usable blocks (block 0 never is), time averages over its
+    ranks; `waiting_mean` is per rank; `busy_share`, preemptions and hits are over the whole run."""
+
+    used_mean: float
+    used_p99: float
+    held_mean: float
+    waiting_mean: float
+    busy_share: float
+    preemptions: int
+    hit_share: float
+
+
+def finished(run: Run) -> Flags:
+    """Which requests got all of their tokens."""
+    done: Flags = run.requests.outcome == DONE
+    return done
+
+
+def success(run: Run) -> float:
+    """Finished requests over all requests."""
+    return float(np.mean(finished(run))) if len(run.requests) else 1.0
+
+
+def ttft(run: Run) -> Floats:
+    """Time to first token of each finished request = first token - arrival, seconds."""
+    wait = run.requests.first_token_s - run.requests.arrive_s
+    return np.where(finished(run), wait, np.nan)
+
+
+def e2el(run: Run) -> Floats:
+    """End-to-end latency of each finished request = end - arrival, seconds."""
+    return np.where(finished(run), run.requests.end_s - run.requests.arrive_s, np.nan)
+
+
+def tpot(run: Run) -> Floats:
+    """Time per output token of each finished request = (E2EL - TTFT) / (OSL - 1), seconds.
+
+    NaN for requests of one token, which have no gap.
+    """
+    gaps = run.requests.osl - 1.0
+    absent = np.full(len(gaps), np.nan)
+    pace: Floats = np.divide(e2el(run) - ttft(run), gaps, out=absent, where=gaps > 0)
+    return pace
+
+
+def itl(run: Run) -> Gaps:
+    """Inter-token latency: each gap between two tokens of a request, seconds.
+
+    A Run keeps no single gaps, so every gap of a request stands at the request's mean, TPOT:
+    means over all gaps are exact, percentiles hide the variation inside a request.
+    """
+    seconds = tpot(run)
+    known = ~np.isnan(seconds)
+    return Gaps(seconds=seconds[known], counts=run.requests.osl[known].astype(np.int64) - 1)
+
+
+def ttft_parts(run: Run) -> TtftParts:
+    """TTFT by cause.
+
+    queue = prefill start - arrival; prefill = prefill end - prefill start;
+    transfer = transfer end - the later of transfer start and prefill end (what prefill does not
+    hide), 0 where nothing moved; decode wait = the rest: waiting for the decode pool to have room
+    before the transfer, and for its first step after it.
+    """
+    requests = run.requests
+    total = ttft(run)
+    queue = np.where(np.isnan(total), np.nan, requests.prefill_start_s - requests.arrive_s)
+    prefill = requests.prefill_end_s - requests.prefill_start_s
+    exposed = np.maximum(requests.transfer_start_s, requests.prefill_end_s)
+    transfer = np.nan_to_num(np.maximum(requests.transfer_end_s - exposed, 0.0))
+    decode_wait = total - queue - prefill - transfer
+    return TtftParts(queue=queue, prefill=prefill, transfer=transfer, decode_wait=decode_wait)
+
+
+def percentile(values: Floats, percent: float) -> float:
+    """The `percent`-th percentile of the values that are not NaN; NaN if there is none."""
+    known = values[~np.isnan(values)]
+    return float(np.percentile(known, percent)) if len(known) else np.nan
+
+
+def mean(values: Floats) -> float:
+    """The mean of the values that are not NaN; NaN if there is none."""
+    known = values[~np.isnan(values)]
+    return float(np.mean(known)) if len(known) else np.nan
+
+
+def gap_percentile(gaps: Gaps, percent: float) -> float:
+    """The `percent`-th percentile over all gaps: the smallest gap that so many do not exceed."""
+    if len(gaps.seconds) == 0:
+        return np.nan
+    return _weighted_percentile([gaps.seconds], gaps.counts.astype(float), percent)
+
+
+def interactivity(run: Run) -> float:
+    """1 / median TPOT, tokens per second and user; 0 where no request has a gap."""
+    median = percentile(tpot(run), 50)
+    return 1 / median if median > 0 else 0.0
+
+
+def good(run: Run, slo: Slo) -> Flags:
+    """Which requests finished with TTFT and TPOT within the SLO (one token: TTFT alone)."""
+    # NaN compares false, so a request without gaps is asked for its absence instead.
+    slow = tpot(run) > slo.tpot_s
+    return finished(run) & (ttft(run) <= slo.ttft_s) & ~slow
+
+
+def attainment(run: Run, slo: Slo) -> float:
+    """Good requests over all requests, failures included."""
+    return float(np.mean(good(run, slo))) if len(run.requests) else 1.0
+
+
+def meets_slo(run: Run, slo: Slo) -> bool:
+    """Whether nothing failed and TTFT and TPOT at the SLO's percentile are within it."""
+    if len(run.requests) and not finished(run).all():
+        return False
+    slowest_start = percentile(ttft(run), slo.percentile)
+    slowest_pace = percentile(tpot(run), slo.percentile)
+    # Without a value there is nothing that could be late.
+    return not (slowest_start > slo.ttft_s or slowest_pace > slo.tpot_s)
+
+
+def steady_window(run: Run) -> Window:
+    """From the end of the first eighth of the finished requests to that of the first 7/8.
+
+    The whole run, from first arrival to last end, where that is no stretch of time (fewer than
+    eight requests, or all ending together).
+    """
+    ends = np.sort(run.requests.end_s[finished(run)])
+    if len(ends) == 0:
+        return Window(start=0.0, end=max(run.duration_s, 0.0))
+    edge = int(len(ends) * EDGE_SHARE)
+    window = Window(start=float(ends[edge - 1]), end=float(ends[len(ends) - edge - 1]))
+    if edge == 0 or window.length <= 0:
+        return Window(start=float(np.nanmin(run.requests.arrive_s)), end=float(ends[-1]))
+    return window
+
+
+def throughput(run: Run) -> Throughput:
+    """Tokens of finished requests in the steady window over its seconds.
+
+    Input tokens count when their prefill ends, the first output token when it comes, the others
+    evenly from it to the end of the request.
+    """
+    window = steady_window(run)
+    if window.length <= 0:
+        return Throughput(input=0.0, output=0.0)
+    done = finished(run)
+    requests = run.requests
+    first, end = requests.first_token_s[done], requests.end_s[done]
+    osl = requests.osl[done]
+    inputs = requests.isl[done][_inside(requests.prefill_end_s[done], window)].sum()
+    span = end - first
+    shared = _overlap(first, end, window)
+    share = np.divide(shared, span, out=_inside(end, window).astype(float), where=span > 0)
+    outputs = _inside(first, window).sum() + (share * np.maximum(osl - 1, 0)).sum()
+    return Throughput(input=float(inputs) / window.length, output=float(outputs) / window.length)
+
+
+def goodput(run: Run, slo: Slo) -> float:
+    """Good requests that end in the steady window over its seconds, of the whole cluster."""
+    window = steady_window(run)
+    if window.length <= 0:
+        return 0.0
+    return float(_inside(run.requests.end_s[good(run, slo)], window).sum()) / window.length
+
+
+def mean_prefilling(run: Run) -> float:
+    """Mean number of requests that hold prefill-side KV, from prefill start to transfer end (or
+    prefill end), in the steady window."""
+    requests = run.requests
+    end = np.where(
+        np.isnan(requests.transfer_end_s), requests.prefill_end_s, requests.transfer_end_s
+    )
+    return _mean_present(requests.prefill_start_s, end, steady_window(run))
+
+
+def mean_decoding(run: Run) -> float:
+    """Mean number of requests that hold decode-side KV, from transfer start (or prefill end) to
+    their end, in the steady window."""
+    requests = run.requests
+    start = np.where(
+        np.isnan(requests.transfer_start_s), requests.prefill_end_s, requests.transfer_start_s
+    )
+    return _mean_present(start, requests.end_s, steady_window(run))
+
+
+def pool_load(run: Run, pool: int) -> PoolLoad:
+    """What pool number `pool` saw in the steady window."""
+    rows = np.flatnonzero(run.instances.pool == pool)
+    window = steady_window(run)
+    weights: list[Floats] = []
+    used: list[Floats] = []
+    held: list[Floats] = []
+    waiting: list[Floats] = []
+    for row in rows:
+        here = run.series.instance == row
+        # A state holds until the next row of the same KV pool.
+        start = run.series.time_s[here]
+        end = np.append(start[1:], run.duration_s)
+        blocks = max(int(run.instances.kv_blocks[row]) - 1, 1)
+        weights.append(_overlap(start, end, window))
+        used.append(run.series.kv_used[here] / blocks)
+        held.append(run.series.held[here] / blocks)
+        waiting.append(run.series.waiting[here].astype(float))
+    seconds = np.concatenate(weights) if weights else np.empty(0)
+    queried = int(run.instances.queried_tokens[rows].sum())
+    hits = int(run.instances.hit_tokens[rows].sum())
+    busy = float(run.instances.busy_s[rows].sum())
+    return PoolLoad(
+        used_mean=_weighted_mean(used, seconds),
+        used_p99=_weighted_percentile(used, seconds, 99),
+        held_mean=_weighted_mean(held, seconds),
+        waiting_mean=_weighted_mean(waiting, seconds),
+        busy_share=busy / (run.duration_s * len(rows)) if run.duration_s and len(rows) else 0.0,
+        preemptions=int(run.instances.preemptions[rows].sum()),
+        hit_share=hits / queried if queried else 0.0,
+    )
+
+
+def _weighted_mean(values: list[Floats], weights: Floats) -> float:
+    """Mean of values that each held for `weights` seconds; 0 where nothing did."""
+    if weights.sum() <= 0:
+        return 0.0
+    return float(np.average(np.concatenate(values), weights=weights))
+
+
+def _weighted_percentile(values: list[Floats], weights: Floats, percent: float) -> float:
+    """The smallest value that was not exceeded for `percent` of the seconds."""
+    if weights.sum() <= 0:
+        return 0.0
+    column = np.concatenate(values)
+    order = np.argsort(column, kind="stable")
+    reached = np.cumsum(weights[order])
+    rank = int(np.searchsorted(reached, percent / 100 * reached[-1], side="left"))
+    return float(column[order[min(rank, len(order) - 1)]])
+
+
+def _mean_present(start: Floats, end: Floats, window: Window) -> float:
+    """Mean number of intervals that cover a moment of the window."""
+    known = ~np.isnan(start) & ~np.isnan(end)
+    if window.length <= 0:
+        return 0.0
+    return float(_overlap(start[known], end[known], window).sum()) / window.length
+
+
+def _overlap(start: Floats, end: Floats, window: Window) -> Floats:
+    """Seconds of each interval that lie in the window."""
+    shared: Floats = np.minimum(end, window.end) - np.maximum(start, window.start)
+    return np.maximum(shared, 0.0, out=shared)
+
+
+def _inside(moments: Floats, window: Window) -> Flags:
+    """Which moments lie in (start, end]: the request that opens the window is ramp-up."""
+    return (moments > window.start) & (moments <= window.end)
