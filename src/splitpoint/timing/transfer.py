@@ -1,6 +1,17 @@
-"""KV transfer from a prefill to a decode instance: bytes, pieces, and the link they cross."""
+"""KV transfer from a prefill to a decode instance: bytes, pieces, and the link they cross.
 
+Every rank of the decode side pulls its own share at the same time, so the path is as wide as the
+narrower side: its GPUs times what one GPU's port gives.
+"""
+
+from typing import Literal
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.gpu import Gpu
 from splitpoint.record import Record
+
+Network = Literal["nvlink", "mnnvl", "xgmi", "pcie", "ib", "roce", "tcp"]
 
 
 class LinkSpec(Record, frozen=True, kw_only=True):
@@ -20,3 +31,94 @@ class LinkSpec(Record, frozen=True, kw_only=True):
     descriptors_per_block: float = 0.0
     layerwise: bool = False
     lease_s: float = 30.0
+    origin: str = ""
+
+
+class NetworkSpeed(Record, frozen=True, kw_only=True):
+    """What a transfer gets of a network: the `share` of a port's bandwidth that large transfers
+    reach, seconds before the first byte, and seconds to post one descriptor."""
+
+    share: float
+    latency: float
+    per_descriptor: float
+    origin: str
+
+
+NETWORKS: dict[Network, NetworkSpeed] = {
+    "nvlink": NetworkSpeed(
+        share=0.7, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: peer copies of blocks"
+    ),
+    "mnnvl": NetworkSpeed(
+        share=0.7, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: as nvlink"
+    ),
+    "xgmi": NetworkSpeed(
+        share=0.6, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: as nvlink"
+    ),
+    "pcie": NetworkSpeed(
+        share=0.7, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: peer copies over PCIe"
+    ),
+    "ib": NetworkSpeed(
+        share=0.85, latency=0.5e-3, per_descriptor=1.0e-6, origin="assumed: RDMA reads of blocks"
+    ),
+    "roce": NetworkSpeed(
+        share=0.8, latency=0.5e-3, per_descriptor=1.0e-6, origin="assumed: as ib with congestion"
+    ),
+    "tcp": NetworkSpeed(
+        share=0.5, latency=2e-3, per_descriptor=5e-6, origin="assumed: staged through host memory"
+    ),
+}
+_NETWORK_OF = {"nvlink": "nvlink", "nvswitch": "nvlink", "ethernet": "tcp"}
+
+
+def link(
+    gpu: Gpu,
+    prefill: Topology,
+    decode: Topology,
+    *,
+    bytes_per_token: float,
+    fixed_bytes: float = 0.0,
+    descriptors_per_block: float = 0.0,
+    gpus: int | None = None,
+    network: Network | None = None,
+    bandwidth: float | None = None,
+    layerwise: bool = False,
+    lease_s: float = 30.0,
+) -> LinkSpec:
+    """The path between two pools: bandwidth = min(prefill GPUs, decode GPUs) x port x share.
+
+    `bytes_per_token` and `fixed_bytes` are a whole request's over all decode ranks. The pools
+    meet inside a node or NVLink domain if all `gpus` of the deployment fit in one (default: the
+    two instances), else over the network. `bandwidth` overrides one port's bytes per second,
+    `network` the kind. A request lives on one data-parallel rank: only its tp x pp ports count.
+    """
+    if bandwidth is not None and not bandwidth > 0:
+        raise PlanError("transfer_bandwidth", f"{bandwidth} is not above zero", "bytes per second")
+    total = prefill.gpus + decode.gpus if gpus is None else gpus
+    port = gpu.inside if total <= gpu.domain else gpu.outside
+    kind: Network = network or _network(port.kind)
+    speed = NETWORKS[kind]
+    ports = min(prefill.tp * prefill.pp, decode.tp * decode.pp)
+    given = f"given: {bandwidth:g} bytes/s a port; " if bandwidth is not None else ""
+    return LinkSpec(
+        bandwidth=ports * (bandwidth if bandwidth is not None else port.bandwidth * speed.share),
+        latency=port.latency + speed.latency,
+        bytes_per_token=bytes_per_token,
+        fixed_bytes=fixed_bytes,
+        per_descriptor=speed.per_descriptor / ports,
+        descriptors_per_block=descriptors_per_block,
+        layerwise=layerwise,
+        lease_s=lease_s,
+        origin=f"{given}{kind}, {ports} ports a side; {speed.origin}",
+    )
+
+
+def transfer_seconds(spec: LinkSpec, tokens: int, blocks: int) -> float:
+    """Seconds of one transfer alone on its path: latency + descriptors + bytes / bandwidth."""
+    size = spec.bytes_per_token * tokens + spec.fixed_bytes
+    posted = spec.per_descriptor * spec.descriptors_per_block * blocks
+    return spec.latency + posted + size / spec.bandwidth
+
+
+def _network(kind: str) -> Network:
+    named: Network = _NETWORK_OF.get(kind, kind)  # type: ignore[assignment]
+    return named

@@ -1,0 +1,182 @@
+"""Messages between the ranks of one instance: what a step sends, and how long that takes.
+
+seconds = latency + hops x hop + bytes on the busiest link / (bandwidth x share). Inside an NVLink
+domain (or a node) the inside link serves; a group that spans several goes through it and the
+network in turn.
+"""
+
+from functools import cache
+from importlib import resources
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import Gpu, Link
+from splitpoint.inputs.model import Experts, Layer, Model
+from splitpoint.record import Record
+from splitpoint.timing.operators import ACTIVATION_BYTES, HIDDEN_BYTES, Array, Batch, tokens
+
+Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+
+class Exchange(Record, frozen=True, kw_only=True):
+    """One collective, `count` times a step: `bytes` is the whole message that every rank ends up
+    with (all_reduce, all_gather), starts from (reduce_scatter), or that one rank sends
+    (all_to_all, send). `ranks` take part; `stride` is the distance between neighbours."""
+
+    name: str
+    pattern: Pattern
+    bytes: Array
+    ranks: int
+    stride: int = 1
+    count: int = 1
+
+
+class LinkSpeed(Record, frozen=True, kw_only=True):
+    """What a kind of link gives to collectives: seconds before the first byte, seconds per
+    further rank, and the share of its bandwidth that large messages reach."""
+
+    kind: str
+    pattern: Pattern | None = None
+    base: float
+    hop: float
+    share: float
+    origin: str
+
+
+class _Links(Record, frozen=True, kw_only=True):
+    links: tuple[LinkSpeed, ...]
+
+
+def stage_exchanges(
+    layers: tuple[Layer, ...], model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> tuple[Exchange, ...]:
+    """Collectives of a stage: the sums of tensor-parallel halves, experts' dispatch and combine,
+    and the hidden states handed to the next stage."""
+    new = tokens(batch, engine.drafts)
+    hidden = new * model.hidden * HIDDEN_BYTES
+    result = []
+    mixers = sum(layer.mixer is not None for layer in layers)
+    dense = sum(layer.ffn is not None and not isinstance(layer.ffn, Experts) for layer in layers)
+    routed = [layer.ffn for layer in layers if isinstance(layer.ffn, Experts)]
+    if topology.tp > 1:
+        result.append(_reduce("mixer.sum", hidden, topology.tp, mixers))
+        result.append(_reduce("mlp.sum", hidden, topology.tp, dense))
+    group = topology.tp * topology.dp
+    if routed and topology.dp > 1:
+        result += _dispatch(routed[0], model, topology, new, len(routed))
+    elif routed and group > 1:
+        result.append(_reduce("experts.sum", hidden, group, len(routed)))
+    if topology.pp > 1:
+        result.append(
+            Exchange(
+                name="stage.send",
+                pattern="send",
+                bytes=2 * hidden / topology.tp,
+                ranks=2,
+                stride=topology.tp * topology.dp,
+            )
+        )
+    return tuple(e for e in result if e.count)
+
+
+def seconds(exchange: Exchange, gpu: Gpu) -> Array:
+    """Seconds of all of an exchange's repetitions; 0 where nothing is sent."""
+    span = exchange.ranks * exchange.stride
+    near = min(exchange.ranks, max(1, gpu.domain // exchange.stride))
+    if span <= gpu.domain:
+        once = _inside(exchange, exchange.bytes, exchange.ranks, gpu.inside)
+    else:
+        far = -(-exchange.ranks // near)
+        part = exchange.bytes / near if exchange.pattern != "send" else exchange.bytes
+        once = _inside(exchange, part, far, gpu.outside)
+        if near > 1:
+            once = once + _inside(exchange, exchange.bytes, near, gpu.inside)
+    return np.asarray(np.where(exchange.bytes > 0, exchange.count * once, 0.0))
+
+
+def link_speed(link: Link, pattern: Pattern) -> LinkSpeed:
+    """The speed entry of a link for a pattern: its own, else the link's general one."""
+    exact = [e for e in _speeds() if e.kind == link.kind and e.pattern == pattern]
+    broad = [e for e in _speeds() if e.kind == link.kind and e.pattern is None]
+    return (exact or broad)[0]
+
+
+def _inside(exchange: Exchange, size: Array, ranks: int, link: Link) -> Array:
+    speed = link_speed(link, exchange.pattern)
+    others = (ranks - 1) / ranks
+    # Bytes through the busiest rank's link, each direction, over the message.
+    travel = {
+        "all_reduce": 2.0 * others,
+        "all_gather": others,
+        "reduce_scatter": others,
+        "all_to_all": others,
+        "send": 1.0,
+    }[exchange.pattern]
+    wire = size * travel / (link.bandwidth * speed.share)
+    return np.asarray(speed.base + link.latency + speed.hop * (ranks - 1) + wire)
+
+
+def _reduce(name: str, size: Array, ranks: int, count: int) -> Exchange:
+    return Exchange(name=name, pattern="all_reduce", bytes=size, ranks=ranks, count=count)
+
+
+def _dispatch(
+    ffn: Experts, model: Model, topology: Topology, new: Array, count: int
+) -> list[Exchange]:
+    """Tokens of all attention ranks to their experts and back: the cheaper of all-gather with
+    reduce-scatter and of all-to-all, which sends a token once to each rank that it needs."""
+    dim = ffn.latent_dim or model.hidden
+    there = ACTIVATION_BYTES[model.weights.experts]
+    ranks = topology.tp * topology.dp
+    distinct = ranks * (1.0 - (1.0 - 1.0 / ranks) ** ffn.active)
+    gathered = new * topology.dp * dim
+    # Ranks of one tensor-parallel group hold the same tokens: each sends its part.
+    sent = new / topology.tp * distinct * dim
+    if topology.ep > 1 and distinct / topology.tp < topology.dp:
+        return [
+            Exchange(
+                name="experts.dispatch",
+                pattern="all_to_all",
+                bytes=sent * there,
+                ranks=ranks,
+                count=count,
+            ),
+            Exchange(
+                name="experts.combine",
+                pattern="all_to_all",
+                bytes=sent * HIDDEN_BYTES,
+                ranks=ranks,
+                count=count,
+            ),
+        ]
+    exchanges = [
+        Exchange(
+            name="experts.gather",
+            pattern="all_gather",
+            bytes=gathered * there,
+            ranks=topology.dp,
+            stride=topology.tp,
+            count=count,
+        ),
+        Exchange(
+            name="experts.scatter",
+            pattern="reduce_scatter",
+            bytes=gathered * HIDDEN_BYTES,
+            ranks=topology.dp,
+            stride=topology.tp,
+            count=count,
+        ),
+    ]
+    if topology.tp > 1:
+        exchanges.append(_reduce("experts.sum", new * dim * HIDDEN_BYTES, topology.tp, count))
+    return exchanges
+
+
+@cache
+def _speeds() -> tuple[LinkSpeed, ...]:
+    file = resources.files("splitpoint") / "facts" / "efficiency" / "links.toml"
+    return msgspec.toml.decode(file.read_bytes(), type=_Links).links

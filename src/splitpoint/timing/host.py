@@ -1,0 +1,82 @@
+"""What the host adds to a step: the gap between steps, and launches that no graph replays.
+
+A step is never shorter than the time in which the host can launch its kernels one by one, unless
+a captured graph replays them; between two steps the scheduler works, in part beside the GPU.
+"""
+
+from functools import cache
+from importlib import resources
+
+import msgspec
+import numpy as np
+
+from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.record import Record
+from splitpoint.timing.operators import Array
+
+
+class HostSpeed(Record, frozen=True, kw_only=True):
+    """Host costs of one engine, seconds. `gap`: between steps when the next one is scheduled
+    only after this one ends; `gap_async`: when it was scheduled meanwhile; `gap_sequence`: more
+    per running sequence; `launch`: one kernel launched outside a graph."""
+
+    engine: EngineName
+    gap: float
+    gap_async: float
+    gap_sequence: float
+    gap_sequence_async: float
+    launch: float
+    origin: str
+
+
+class _Hosts(Record, frozen=True, kw_only=True):
+    hosts: tuple[HostSpeed, ...]
+
+
+def host_speed(engine: Engine) -> HostSpeed:
+    """The host costs of an engine."""
+    return next(h for h in _all() if h.engine == engine.name)
+
+
+def gap(engine: Engine, sequences: Array) -> Array:
+    """Seconds between two steps with this many running sequences."""
+    speed = host_speed(engine)
+    if engine.async_scheduling:
+        return np.asarray(speed.gap_async + speed.gap_sequence_async * sequences)
+    return np.asarray(speed.gap + speed.gap_sequence * sequences)
+
+
+def capture_sizes(engine: Engine) -> tuple[int, ...]:
+    """Token counts that the engine captures graphs for: 1, 2, 4, 8, then by 8 to 256, then by 16
+    (vLLM's default list) up to `max_graph`; whole drafted sequences only."""
+    top = engine.max_graph or 0
+    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)]
+    return tuple(size for size in sizes if size <= top)
+
+
+def padded(engine: Engine, sequences: Array) -> Array:
+    """Decoding sequences as the engine runs them: padded up to the next captured size; past the
+    largest (or without graphs) as they are."""
+    if not engine.graphs:
+        return sequences
+    own = 1 + engine.drafts
+    sizes = np.unique([-(-size // own) for size in capture_sizes(engine) if size >= own])
+    if not len(sizes):
+        return sequences
+    index = np.searchsorted(sizes, sequences)
+    inside = index < len(sizes)
+    return np.where(inside, sizes[np.minimum(index, len(sizes) - 1)], sequences).astype(np.float64)
+
+
+def launch_floor(engine: Engine, step_tokens: Array, kernels: float, *, decode: bool) -> Array:
+    """Seconds in which the host launches a step's kernels; 0 where a graph replays them."""
+    eager = np.full(step_tokens.shape, host_speed(engine).launch * kernels)
+    if not engine.graphs or not engine.max_graph:
+        return eager
+    return np.where(step_tokens <= engine.max_graph, 0.0, eager)
+
+
+@cache
+def _all() -> tuple[HostSpeed, ...]:
+    file = resources.files("splitpoint") / "facts" / "efficiency" / "host.toml"
+    return msgspec.toml.decode(file.read_bytes(), type=_Hosts).hosts

@@ -1,0 +1,742 @@
+"""FLOPs and bytes of every operator of one engine step, on the busiest rank of one pipeline stage.
+
+Exact arithmetic, no speeds: `efficiency` turns an operator into seconds. Every count may be an
+array, so one call describes a step at all batch sizes of a table at once. What cannot be counted
+is not here: kernel launches and host gaps (`efficiency`), messages (`collectives`).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.model import (
+    Attention,
+    Compressed,
+    Dtype,
+    Experts,
+    Indexer,
+    Latent,
+    Layer,
+    LinearState,
+    Mixer,
+    Mlp,
+    Model,
+    WeightDtypes,
+)
+from splitpoint.pricing.caches import kv_dtype_of, state_dtype_of
+from splitpoint.record import Record
+
+Array = NDArray[np.float64]
+Kind = Literal[
+    "gemm",
+    "experts",
+    "prefill_attention",
+    "decode_attention",
+    "prefill_latent",
+    "decode_latent",
+    "prefill_sparse",
+    "decode_sparse",
+    "indexer",
+    "prefill_state",
+    "decode_state",
+    "vector",
+]
+
+# Bytes of one stored element; nvfp4 carries one byte of scale per 16, mxfp4 one per 32.
+STORED_BYTES: dict[Dtype, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.5,
+    "mxfp4": 0.5 + 1.0 / 32,
+    "nvfp4": 0.5 + 1.0 / 16,
+}
+# Bytes of one activation as a matrix product of such weights reads it: 4-bit integer weights are
+# widened to bf16, fp8 and nvfp4 activations are quantised first.
+ACTIVATION_BYTES: dict[Dtype, float] = {
+    "fp32": 4.0,
+    "bf16": 2.0,
+    "fp16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 2.0,
+    "mxfp4": 1.0,
+    "nvfp4": 0.5 + 1.0 / 16,
+}
+HIDDEN_BYTES = 2.0  # activations between operators are bf16 in every engine that we describe
+STATE_CHUNK = 64  # tokens a chunked linear-attention kernel takes at once (flash-linear-attention)
+QUERY_TILE = 128  # queries that share one read of keys and values (FlashAttention 2 and 3)
+
+
+class Batch(Record, frozen=True, kw_only=True):
+    """One step of one attention rank.
+
+    `decode` sequences decode with contexts that sum to `context`; `prefill` new tokens attend
+    `pairs` (query, key) pairs; `rows` sequences sample a token.
+    """
+
+    decode: Array
+    context: Array
+    prefill: Array
+    pairs: Array
+    rows: Array
+
+
+class Operator(Record, frozen=True, kw_only=True):
+    """One kernel, launched `count` times per step with the same shape on one rank.
+
+    `rows` is its independent parallelism: rows of a matrix product, rows per touched expert, or
+    sequences of a decode attention. `width` x `depth` is the weight matrix (heads x head size for
+    attention), `groups` how many of them (touched experts).
+    """
+
+    name: str
+    kind: Kind
+    dtype: Dtype
+    flops: Array
+    bytes: Array
+    rows: Array
+    width: float = 1.0
+    depth: float = 1.0
+    groups: Array | float = 1.0
+    count: int = 1
+
+
+def tokens(batch: Batch, drafts: int) -> Array:
+    """Tokens of a step: decode x (1 + drafts) + prefill."""
+    return batch.decode * (1 + drafts) + batch.prefill
+
+
+def stages(model: Model, pp: int) -> tuple[tuple[Layer, ...], ...]:
+    """Layers of each pipeline stage: equal shares, what is left over to the stages before the
+    last, which also holds the logits (vLLM's `get_pp_indices`)."""
+    share, left = divmod(len(model.layers), pp)
+    sizes = [share] * pp
+    for index in range(2, left + 2):
+        sizes[-index] += 1
+    bounds = np.cumsum([0, *sizes])
+    return tuple(model.layers[bounds[i] : bounds[i + 1]] for i in range(pp))
+
+
+def step_operators(
+    model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> tuple[Operator, ...]:
+    """All operators of a step on the busiest rank, stage after stage (drafts at the end)."""
+    return tuple(
+        operator
+        for stage in range(topology.pp)
+        for operator in stage_operators(model, topology, engine, batch, stage)
+    )
+
+
+def stage_operators(
+    model: Model, topology: Topology, engine: Engine, batch: Batch, stage: int
+) -> tuple[Operator, ...]:
+    """Operators of one pipeline stage: embeddings on the first, logits and drafts on the last."""
+    layers = stages(model, topology.pp)[stage]
+    result: list[Operator] = []
+    if stage == 0:
+        result.append(_embedding(model, tokens(batch, engine.drafts)))
+    result += _layers(layers, model, topology, engine, batch)
+    if stage == topology.pp - 1:
+        result += _logits(model, topology, batch.rows)
+        result += _drafts(model, topology, engine, batch)
+    return tuple(result)
+
+
+class Stored(Record, frozen=True, kw_only=True):
+    """How a matrix is stored: its dtype and the bytes of one weight with its scales."""
+
+    dtype: Dtype
+    bytes: float
+
+
+def stored(dtype: Dtype, weights: WeightDtypes) -> Stored:
+    """Bytes of one weight: its own bits, and `scale_bits` per `scale_group` where it has them."""
+    scaled = weights.scale_group and dtype in ("fp8", "int8", "int4")
+    scale = weights.scale_bits / 8.0 / weights.scale_group if scaled else 0.0
+    return Stored(dtype=dtype, bytes=STORED_BYTES[dtype] + scale)
+
+
+BF16 = Stored(dtype="bf16", bytes=2.0)
+
+
+def matmul(
+    name: str, rows: Array, depth: float, width: float, matrix: Stored, count: int = 1
+) -> Operator:
+    """rows x depth times depth x width: 2 x rows x depth x width FLOPs; weights read once."""
+    return Operator(
+        name=name,
+        kind="gemm",
+        dtype=matrix.dtype,
+        flops=2.0 * rows * depth * width,
+        bytes=np.where(
+            rows > 0,
+            depth * width * matrix.bytes
+            + rows * (depth * ACTIVATION_BYTES[matrix.dtype] + width * HIDDEN_BYTES),
+            0.0,
+        ),
+        rows=rows,
+        width=width,
+        depth=depth,
+        count=count,
+    )
+
+
+def vector(name: str, elements: Array, passes: float) -> Operator:
+    """A memory-bound operator: `passes` reads and writes of bf16 elements."""
+    return Operator(
+        name=name,
+        kind="vector",
+        dtype="bf16",
+        flops=elements * passes,
+        bytes=elements * passes * HIDDEN_BYTES,
+        rows=elements,
+    )
+
+
+def _layers(
+    layers: Sequence[Layer], model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> list[Operator]:
+    return [
+        _times(operator, count)
+        for layer, count in Counter(layers).items()
+        for operator in _layer(layer, model, topology, engine, batch)
+    ]
+
+
+def _times(operator: Operator, count: int) -> Operator:
+    return replace(operator, count=operator.count * count)
+
+
+def _layer(
+    layer: Layer, model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> list[Operator]:
+    new = tokens(batch, engine.drafts)
+    if layer.weights is not None:
+        model = replace(model, weights=layer.weights)
+    result: list[Operator] = []
+    if layer.mixer is not None:
+        result.append(vector("mixer.norm", new * model.hidden, 4))
+        result += _mixer(layer.mixer, layer.shares_kv, model, topology, engine, batch)
+    if layer.ffn is not None:
+        result.append(vector("ffn.norm", new * model.hidden, 4))
+    if isinstance(layer.ffn, Mlp):
+        result += _mlp("mlp", layer.ffn.width, layer.ffn.gated, model, topology, new)
+    elif isinstance(layer.ffn, Experts):
+        result += _experts(layer.ffn, model, topology, new)
+    return result
+
+
+def _mixer(
+    mixer: Mixer, shares_kv: bool, model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> list[Operator]:
+    if isinstance(mixer, Attention):
+        return _attention(mixer, shares_kv, model, topology, engine, batch)
+    if isinstance(mixer, Latent):
+        return _latent(mixer, model, topology, engine, batch)
+    if isinstance(mixer, Compressed):
+        return _compressed(mixer, model, topology, engine, batch)
+    return _state(mixer, model, topology, engine, batch)
+
+
+def _attention(
+    mixer: Attention,
+    shares_kv: bool,
+    model: Model,
+    topology: Topology,
+    engine: Engine,
+    batch: Batch,
+) -> list[Operator]:
+    new = tokens(batch, engine.drafts)
+    heads = _share(mixer.heads, topology.tp)
+    kv_heads = _share(mixer.kv_heads, topology.tp)
+    queries = heads * mixer.head_dim * (2 if mixer.gated else 1)
+    keys = kv_heads * mixer.head_dim
+    values = 0 if mixer.key_is_value else kv_heads * mixer.value_dim
+    cached = 0 if shares_kv else keys + values
+    weights = stored(model.weights.attention, model.weights)
+    bound = mixer.window or mixer.chunk // 2
+    kind: Literal["attention", "sparse"] = "attention"
+    result = [
+        matmul("attention.qkv", new, model.hidden, queries + cached, weights),
+        vector("attention.rope_cache", new * (heads * mixer.head_dim + cached), 2),
+    ]
+    if mixer.indexer is not None:
+        kind, bound = "sparse", mixer.indexer.topk
+        result += _indexer(mixer.indexer, model.hidden, model.hidden, weights, engine, batch)
+    result += _attend(
+        kind,
+        heads=heads,
+        score_dim=mixer.head_dim,
+        value_dim=mixer.value_dim,
+        cached=kv_heads * (mixer.head_dim + mixer.value_dim),
+        dtype=kv_dtype_of(model, engine),
+        batch=batch,
+        drafts=engine.drafts,
+        bound=bound,
+    )
+    if mixer.gated:
+        result.append(vector("attention.gate", new * heads * mixer.value_dim, 3))
+    result.append(
+        matmul("attention.out", new, heads * mixer.value_dim, model.hidden, _out(model, weights))
+    )
+    return result
+
+
+def _attend(
+    kind: Literal["attention", "sparse"],
+    *,
+    heads: int,
+    score_dim: int,
+    value_dim: int,
+    cached: float,
+    dtype: Dtype,
+    batch: Batch,
+    drafts: int,
+    bound: int = 0,
+) -> list[Operator]:
+    """Attention over the cache: 2 x heads x (score_dim + value_dim) FLOPs a pair. Decode reads
+    each cached vector once per sequence, prefill once per tile of queries."""
+    context, pairs = batch.context, batch.pairs
+    if bound:
+        context = np.minimum(context, batch.decode * bound)
+        pairs = np.minimum(pairs, batch.prefill * bound)
+    pair = 2.0 * heads * (score_dim + value_dim)
+    read = cached * STORED_BYTES[dtype]
+    return [
+        Operator(
+            name=f"prefill_{kind}",
+            kind=f"prefill_{kind}",  # type: ignore[arg-type]
+            dtype="bf16",
+            flops=pairs * pair,
+            bytes=pairs * read / QUERY_TILE,
+            rows=batch.prefill,
+            width=heads,
+            depth=score_dim,
+        ),
+        Operator(
+            name=f"decode_{kind}",
+            kind=f"decode_{kind}",  # type: ignore[arg-type]
+            dtype=dtype,
+            flops=context * pair * (1 + drafts),
+            bytes=context * read,
+            rows=batch.decode,
+            width=cached / (score_dim + value_dim),
+            depth=score_dim,
+        ),
+    ]
+
+
+def _latent(
+    mixer: Latent, model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> list[Operator]:
+    """MLA: heads are made from the latent in prefill; in decode (and under an indexer) queries
+    are carried into the latent space instead, and all heads share the one cached vector."""
+    new = tokens(batch, engine.drafts)
+    heads = _share(mixer.heads, topology.tp)
+    weights = stored(model.weights.attention, model.weights)
+    latent = mixer.kv_rank + mixer.rope_dim
+    query = heads * (mixer.nope_dim + mixer.rope_dim)
+    up = heads * (mixer.nope_dim + mixer.value_dim)
+    result = [vector("latent.rope_cache", new * (query + latent), 2)]
+    if mixer.q_rank is None:
+        result += [
+            matmul("latent.query", new, model.hidden, query, weights),
+            matmul("latent.down", new, model.hidden, latent, weights),
+        ]
+    else:
+        result += [
+            matmul("latent.down", new, model.hidden, mixer.q_rank + latent, weights),
+            matmul("latent.query", new, mixer.q_rank, query, weights),
+        ]
+    if mixer.gated:
+        result.append(matmul("latent.gate", new, model.hidden, heads * mixer.value_dim, weights))
+    sparse = mixer.indexer is not None
+    absorbed = new if sparse else new - batch.prefill
+    # The two products that carry queries into the latent space and results back out of it.
+    result += [
+        matmul("latent.absorb", absorbed, mixer.nope_dim, heads * mixer.kv_rank, BF16),
+        matmul("latent.expand", absorbed, mixer.kv_rank, heads * mixer.value_dim, BF16),
+    ]
+    dtype = kv_dtype_of(model, engine)
+    pair = 2.0 * heads * (latent + mixer.kv_rank)
+    if mixer.indexer is not None:
+        depth = mixer.q_rank or model.hidden
+        result += _indexer(mixer.indexer, depth, model.hidden, weights, engine, batch)
+        result += _attend(
+            "sparse",
+            heads=heads,
+            score_dim=latent,
+            value_dim=mixer.kv_rank,
+            cached=latent,
+            dtype=dtype,
+            batch=batch,
+            drafts=engine.drafts,
+            bound=mixer.indexer.topk,
+        )
+    else:
+        # A chunk of a prompt makes the heads of its whole prefix again: one up-projection of each
+        # attended token per chunk, spread over the pairs of a chunk as long as the token budget.
+        budget = float(engine.batched_tokens or QUERY_TILE)
+        again = 2.0 * mixer.kv_rank * up / budget
+        split = 2.0 * heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
+        result += [
+            matmul("latent.up", batch.prefill, mixer.kv_rank, up, weights),
+            Operator(
+                name="prefill_latent",
+                kind="prefill_latent",
+                dtype="bf16",
+                flops=batch.pairs * (split + again),
+                bytes=batch.pairs * up * HIDDEN_BYTES / QUERY_TILE,
+                rows=batch.prefill,
+                width=heads,
+                depth=mixer.nope_dim + mixer.rope_dim,
+            ),
+            Operator(
+                name="decode_latent",
+                kind="decode_latent",
+                dtype=dtype,
+                flops=batch.context * pair * (1 + engine.drafts),
+                bytes=batch.context * latent * STORED_BYTES[dtype],
+                rows=batch.decode,
+                width=heads,
+                depth=latent,
+            ),
+        ]
+    result.append(
+        matmul("latent.out", new, heads * mixer.value_dim, model.hidden, _out(model, weights))
+    )
+    return result
+
+
+def _indexer(
+    indexer: Indexer, depth: int, hidden: int, weights: Stored, engine: Engine, batch: Batch
+) -> list[Operator]:
+    """The selector: heads x dim scores of every attended token, on every rank alike."""
+    if indexer.shared:
+        return []
+    new = tokens(batch, engine.drafts)
+    score = 2.0 * indexer.heads * indexer.dim
+    return [
+        matmul("indexer.query", new, depth, indexer.heads * indexer.dim, weights),
+        matmul("indexer.key", new, hidden, indexer.dim + indexer.heads, weights),
+        Operator(
+            name="indexer.prefill",
+            kind="indexer",
+            dtype="fp8",
+            flops=batch.pairs * score,
+            # A float score per pair is written and read by the selection.
+            bytes=batch.pairs * (8.0 + indexer.dim / QUERY_TILE),
+            rows=batch.prefill,
+            width=indexer.heads,
+            depth=indexer.dim,
+        ),
+        Operator(
+            name="indexer.decode",
+            kind="indexer",
+            dtype="fp8",
+            flops=batch.context * score * (1 + engine.drafts),
+            bytes=batch.context * (indexer.dim + 8.0 * (1 + engine.drafts)),
+            rows=batch.decode,
+            width=indexer.heads,
+            depth=indexer.dim,
+        ),
+    ]
+
+
+def _compressed(
+    mixer: Compressed, model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> list[Operator]:
+    """DeepSeek V4: a window of raw tokens and every `ratio`-th compressed one, as the indexer
+    bounds them; low-rank queries and a grouped low-rank output projection."""
+    new = tokens(batch, engine.drafts)
+    heads = _share(mixer.heads, topology.tp)
+    groups = _share(mixer.o_groups, topology.tp)
+    weights = stored(model.weights.attention, model.weights)
+    width = heads * mixer.head_dim
+    result = [
+        matmul("compressed.down", new, model.hidden, mixer.q_rank + mixer.head_dim, weights),
+        matmul("compressed.query", new, mixer.q_rank, width, weights),
+        vector("compressed.rope_cache", new * (width + mixer.head_dim), 2),
+    ]
+    older = batch
+    if mixer.ratio:
+        # Keys and gates of the compressor; ratio 4 overlaps two windows and makes both twice.
+        sides = 4 if mixer.ratio == 4 else 2
+        result.append(
+            matmul("compressed.compress", new, model.hidden, sides * mixer.head_dim, BF16)
+        )
+        older = Batch(
+            decode=batch.decode,
+            context=batch.context / mixer.ratio,
+            prefill=batch.prefill,
+            pairs=batch.pairs / mixer.ratio,
+            rows=batch.rows,
+        )
+        if mixer.indexer is not None:
+            result += _indexer(mixer.indexer, mixer.q_rank, model.hidden, weights, engine, older)
+    attend = {
+        "heads": heads,
+        "score_dim": mixer.head_dim,
+        "value_dim": mixer.head_dim,
+        "cached": mixer.head_dim,
+        "dtype": kv_dtype_of(model, engine),
+        "drafts": engine.drafts,
+    }
+    result += _attend("sparse", batch=batch, bound=mixer.window, **attend)  # type: ignore[arg-type]
+    if mixer.ratio:
+        bound = mixer.indexer.topk if mixer.indexer is not None else 0
+        result += _attend("sparse", batch=older, bound=bound, **attend)  # type: ignore[arg-type]
+    result += [
+        matmul(
+            "compressed.out_a", new, width / groups, groups * mixer.o_rank, _out(model, weights)
+        ),
+        matmul("compressed.out_b", new, groups * mixer.o_rank, model.hidden, _out(model, weights)),
+    ]
+    return result
+
+
+def _state(
+    mixer: LinearState, model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> list[Operator]:
+    """A recurrent mixer: chunks of tokens in prefill, one state read and written per token in
+    decode (every drafted token keeps its own)."""
+    new = tokens(batch, engine.drafts)
+    tp = topology.tp
+    weights = stored(model.weights.state, model.weights)
+    heads = _share(mixer.heads, tp) if mixer.heads else 0
+    channels = mixer.conv_channels / tp
+    inner = _inner(mixer) / tp
+    elements = heads * mixer.rows * mixer.columns
+    conv = channels * mixer.conv_kernel
+    result = [
+        matmul("state.in", new, model.hidden, _state_width(mixer, heads, channels, inner), weights),
+        vector("state.conv", new * channels, 2 + mixer.conv_kernel),
+    ]
+    if mixer.kind == "mamba1":
+        state_size = mixer.heads * mixer.rows * mixer.columns / mixer.conv_channels
+        result += [
+            matmul("state.select", new, channels, mixer.key_heads + 2 * state_size, weights),
+            matmul("state.delta", new, mixer.key_heads, channels, weights),
+        ]
+    if mixer.kind == "kda" and mixer.gate_rank:
+        result.append(matmul("state.gates", new, mixer.gate_rank, 2 * inner, weights))
+    if elements:
+        state = elements * STORED_BYTES[state_dtype_of(mixer, model, engine)]
+        vectors = (channels + inner) * HIDDEN_BYTES
+        verified = 1 + engine.drafts
+        result += [
+            Operator(
+                name="prefill_state",
+                kind="prefill_state",
+                dtype="bf16",
+                flops=batch.prefill * _chunk_flops(mixer, heads),
+                # A chunk writes its state and the output pass reads it back.
+                bytes=batch.prefill * (vectors + 2 * state / STATE_CHUNK),
+                rows=batch.prefill,
+                width=heads,
+                depth=mixer.rows,
+            ),
+            Operator(
+                name="decode_state",
+                kind="decode_state",
+                dtype="bf16",
+                # Decay 1, key product 2, update 2, query product 2, gate 1 per element.
+                flops=batch.decode * verified * 8.0 * elements,
+                bytes=batch.decode
+                * (state * (1 + verified) + verified * vectors + 2 * conv * HIDDEN_BYTES),
+                rows=batch.decode,
+                width=heads,
+                depth=mixer.rows,
+            ),
+        ]
+    result += [
+        vector("state.gate_norm", new * inner, 3),
+        matmul("state.out", new, inner, model.hidden, _out(model, weights)),
+    ]
+    return result
+
+
+def _inner(mixer: LinearState) -> float:
+    """Width of a mixer's output. Mamba2's states are stored heads x head size x state size or the
+    other way round: the convolved channels (inner + 2 x groups x state size) tell which."""
+    if mixer.kind in ("gdn", "kda"):
+        return float(mixer.heads * mixer.columns)
+    if mixer.kind == "mamba2":
+        inner = mixer.heads * mixer.rows
+        swapped = mixer.conv_channels != inner + 2 * mixer.key_heads * mixer.columns
+        return float(mixer.heads * mixer.columns if swapped else inner)
+    return float(mixer.conv_channels)
+
+
+def _state_width(mixer: LinearState, heads: int, channels: float, inner: float) -> float:
+    """Columns of the input projection: convolved channels, output gate, and per-head scalars."""
+    if mixer.kind == "gdn":
+        return channels + inner + 2 * heads
+    if mixer.kind == "kda":
+        # Decay and gate of a width each, made through a narrow middle where it is factored.
+        return channels + heads + 2 * (mixer.gate_rank or inner)
+    if mixer.kind == "mamba2":
+        return channels + inner + heads
+    if mixer.kind == "mamba1":
+        return 2 * channels
+    return 3 * channels
+
+
+def _chunk_flops(mixer: LinearState, heads: int) -> float:
+    """FLOPs a token of the chunked form, chunk C: scores and (delta rule) the triangular solve
+    2C x (2 rows + rows + 2 columns) + 3 products with the state 2 x rows x columns."""
+    chunk, rows, columns = STATE_CHUNK, mixer.rows, mixer.columns
+    if mixer.kind in ("gdn", "kda"):
+        inside = 2.0 * chunk * (3 * rows + 2 * columns)
+        return heads * (inside + 6.0 * rows * columns)
+    if mixer.kind == "mamba2":
+        return heads * (2.0 * chunk * (rows + columns) + 4.0 * rows * columns)
+    return heads * 8.0 * rows * columns
+
+
+def _mlp(
+    name: str, width: float, gated: bool, model: Model, topology: Topology, new: Array
+) -> list[Operator]:
+    part = model.weights.mlp if name == "mlp" else model.weights.shared_experts
+    dtype = stored(part, model.weights)
+    own = width / topology.tp
+    return [
+        matmul(f"{name}.up", new, model.hidden, own * (2 if gated else 1), dtype),
+        vector(f"{name}.activation", new * own, 3 if gated else 2),
+        matmul(f"{name}.down", new, own, model.hidden, dtype),
+    ]
+
+
+def touched(count: float, active: int, routed: Array) -> Array:
+    """Expected distinct experts that `routed` tokens reach: count x (1 - (1 - active/count)^n)."""
+    miss = 1.0 - active / count
+    if miss <= 0.0:
+        return np.where(routed > 0, float(count), 0.0)
+    return np.asarray(-count * np.expm1(routed * np.log(miss)))
+
+
+def imbalance(pairs: Array, ranks: int) -> Array:
+    """Load of the busiest of `ranks` over the mean, if tokens choose experts evenly: the expected
+    largest of Poisson loads, 1 + sqrt(2 ln(ranks) / mean load), at most all of it."""
+    if ranks == 1:
+        return np.ones_like(pairs)
+    mean = np.maximum(pairs / ranks, 1e-9)
+    return np.asarray(np.minimum(1.0 + np.sqrt(2.0 * np.log(ranks) / mean), float(ranks)))
+
+
+def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list[Operator]:
+    """Router on every rank, then the experts: cut by tp x dp like any matrix, or whole experts
+    per rank (ep), which then serve the tokens of all dp ranks."""
+    routed = new * topology.dp
+    pairs = routed * ffn.active
+    reached = touched(ffn.count, ffn.active, routed)
+    width = ffn.width / (topology.tp * topology.dp)
+    if topology.ep > 1:
+        pairs = pairs / topology.ep * imbalance(pairs, topology.ep)
+        reached = np.minimum(reached / topology.ep, np.maximum(pairs, 1e-9))
+        width = ffn.width
+    dim = ffn.latent_dim or model.hidden
+    matrices = 2 if ffn.gated else 1
+    dtype = model.weights.experts
+    shared = stored(model.weights.shared_experts, model.weights)
+    weight = stored(dtype, model.weights).bytes
+    result = [
+        matmul("experts.router", new, model.hidden, ffn.count, BF16),
+        vector("experts.route", new * ffn.count + pairs * dim, 3),
+        Operator(
+            name="experts",
+            kind="experts",
+            dtype=dtype,
+            flops=2.0 * pairs * dim * width * (matrices + 1),
+            bytes=reached * dim * width * (matrices + 1) * weight
+            + pairs
+            * (
+                dim * (ACTIVATION_BYTES[dtype] + HIDDEN_BYTES)
+                + width * (matrices * HIDDEN_BYTES * 2 + ACTIVATION_BYTES[dtype])
+            ),
+            rows=pairs / np.maximum(reached, 1e-9),
+            width=width,
+            depth=dim,
+            groups=reached,
+        ),
+    ]
+    if ffn.latent_dim is not None:
+        result += [
+            matmul("experts.into_latent", new, model.hidden, dim, shared),
+            matmul("experts.out_of_latent", new, dim, model.hidden, shared),
+        ]
+    if ffn.shared_width:
+        result += _mlp("shared", ffn.shared_width, ffn.gated, model, topology, new)
+    if ffn.dense_width:
+        result += _mlp("mlp", ffn.dense_width, ffn.gated, model, topology, new)
+    return result
+
+
+def _embedding(model: Model, new: Array) -> Operator:
+    return vector("embedding", new * model.hidden, 2)
+
+
+def _logits(model: Model, topology: Topology, rows: Array) -> list[Operator]:
+    """Logits and sampling of the sampled rows only; float logits are read and written thrice."""
+    own = model.vocab / topology.tp
+    return [
+        vector("final.norm", rows * model.hidden, 4),
+        matmul("logits", rows, model.hidden, own, stored(model.weights.lm_head, model.weights)),
+        vector("sampling", rows * model.vocab, 6),
+    ]
+
+
+def _drafts(model: Model, topology: Topology, engine: Engine, batch: Batch) -> list[Operator]:
+    """The model's own draft layers: once over all tokens of the step, then once per further
+    draft over one token per sequence, each with its logits."""
+    if not engine.drafts or not model.draft_layers:
+        return []
+    weights = stored(model.weights.attention, model.weights)
+    new = tokens(batch, engine.drafts)
+    first = [
+        matmul("draft.join", new, 2 * model.hidden, model.hidden, weights),
+        *_layers(model.draft_layers, model, topology, engine, batch),
+        *_logits(model, topology, batch.rows),
+    ]
+    if engine.drafts == 1:
+        return [_named(operator) for operator in first]
+    nothing = np.zeros_like(batch.prefill)
+    single = Batch(
+        decode=batch.decode,
+        context=batch.context,
+        prefill=nothing,
+        pairs=nothing,
+        rows=batch.decode,
+    )
+    plain = replace(engine, drafts=0)
+    later = [
+        matmul("draft.join", batch.decode, 2 * model.hidden, model.hidden, weights),
+        *_layers(model.draft_layers, model, topology, plain, single),
+        *_logits(model, topology, batch.decode),
+    ]
+    return [_named(o) for o in first] + [_named(_times(o, engine.drafts - 1)) for o in later]
+
+
+def _named(operator: Operator) -> Operator:
+    return replace(operator, name=f"draft.{operator.name.removeprefix('draft.')}")
+
+
+def _out(model: Model, otherwise: Stored) -> Stored:
+    if model.weights.attention_out is None:
+        return otherwise
+    return stored(model.weights.attention_out, model.weights)
+
+
+def _share(heads: int, tp: int) -> int:
+    """Heads on the busiest rank: cut evenly, and replicated past their number."""
+    return max(1, -(-heads // tp))
