@@ -4,22 +4,45 @@ The engine draws every group's blocks from one pool of equal blocks, so a hybrid
 state in whole blocks of the size that makes an attention page as large as a state.
 """
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.model import Layer, Model
+from splitpoint.pricing.caches import Cache, GroupKind, layer_caches
+from splitpoint.pricing.engines import Rules, rules
 from splitpoint.record import Record
+from splitpoint.units import ceil_div
 
-GroupKind = Literal["full", "window", "chunk", "state"]
+__all__ = [
+    "Group",
+    "GroupKind",
+    "KvLayout",
+    "blocks_per_request",
+    "group_blocks",
+    "layout",
+    "page_of",
+    "stage_of",
+]
 
 
 class Group(Record, frozen=True, kw_only=True):
     """Layers that share one block table. `window`: tokens for window and chunk groups; `fixed`:
-    blocks a state group holds whatever the context. `padding` layers fill the group."""
+    blocks a state group holds whatever the context. `padding` layers fill the group.
+    `block_tokens`: tokens of this group's blocks where they differ from the layout's (0: equal).
+    `content_bytes`: what one block holds once written, all its layers, without padding.
+    `role`: the cache in words."""
 
     kind: GroupKind
     layers: int
     padding: int = 0
     window: int = 0
     fixed: int = 0
+    block_tokens: int = 0
+    content_bytes: int = 0
+    role: str = ""
 
 
 class KvLayout(Record, frozen=True, kw_only=True):
@@ -27,7 +50,8 @@ class KvLayout(Record, frozen=True, kw_only=True):
 
     A block holds `block_tokens` tokens of each of a group's `group_layers` layers and takes
     `block_bytes` = group_layers x page_bytes from the pool. `in_flight`: tokens that a window
-    group may hold beyond its window.
+    group may hold beyond its window. Where pages differ in size, `packed_bytes` is the block and
+    `page_bytes` the largest page. With pipeline stages it describes the stage that needs most.
     """
 
     block_tokens: int
@@ -36,8 +60,314 @@ class KvLayout(Record, frozen=True, kw_only=True):
     groups: tuple[Group, ...]
     in_flight: int
     unpadded_state_bytes: int = 0
+    packed_bytes: int = 0
+    tp: int = 1
+    pp: int = 1
 
     @property
     def block_bytes(self) -> int:
         """Bytes of one pool block."""
-        return self.group_layers * self.page_bytes
+        return self.packed_bytes or self.group_layers * self.page_bytes
+
+    @property
+    def padding_share(self) -> float:
+        """Bytes added to a state so that its page equals an attention page, over the state."""
+        if not self.unpadded_state_bytes:
+            return 0.0
+        return self.page_bytes / self.unpadded_state_bytes - 1
+
+
+class Placed(NamedTuple):
+    """A cache of one layer, the block in force for it, and the pipeline stage that owns it."""
+
+    cache: Cache
+    layer: int
+    stage: int
+    block_tokens: int
+    page: int
+    content: int
+
+
+def layout(
+    model: Model, topology: Topology, engine: Engine, *, smallest_block: int = 16
+) -> KvLayout:
+    """How one rank of a resolved engine lays out this model's caches (the worst stage).
+
+    `smallest_block`: tokens of the attention backend's smallest block (16 on GPUs, 32 on CPUs).
+    """
+    if engine.block_size is None or engine.batched_tokens is None:
+        raise PlanError("engine", "is not resolved", "pass it through pricing.engines.resolved")
+    caches = _owned(model, topology, engine)
+    if not caches:
+        raise PlanError(model.name, "no layer caches anything", "check its layers")
+    law = rules(engine, topology)
+    block = _block_tokens([c for _, _, c in caches], engine.block_size, smallest_block, law)
+    groups = _groups([_place(c, layer, stage, block) for layer, stage, c in caches], law)
+    needs = [_stage_bytes(groups, stage) for stage in range(topology.pp)]
+    worst = needs.index(max(needs))
+    kept = [[p for p in group if p.stage == worst] for group in groups]
+    page = max(p.page for group in groups for p in group)
+    group_layers = max(len(group) for group in kept)
+    return KvLayout(
+        block_tokens=block,
+        page_bytes=page,
+        group_layers=group_layers,
+        groups=tuple(
+            _group(whole[0].cache, here, group_layers, block, law.state_blocks)
+            for whole, here in zip(groups, kept, strict=True)
+        ),
+        in_flight=law.batches_in_flight * engine.batched_tokens,
+        unpadded_state_bytes=max(
+            (cache.entry for _, _, cache in caches if cache.kind == "state"), default=0
+        ),
+        packed_bytes=0 if max(needs) == page * group_layers else max(needs),
+        tp=topology.tp,
+        pp=topology.pp,
+    )
+
+
+def blocks_per_request(layout: KvLayout, tokens: int) -> int:
+    """Pool blocks that a request of `tokens` tokens takes: the sum over groups."""
+    return sum(group_blocks(layout, group, tokens) for group in layout.groups)
+
+
+def group_blocks(layout: KvLayout, group: Group, tokens: int) -> int:
+    """Blocks of one group for a request of L tokens, as the engine reserves them.
+
+    full ceil(L/B); window ceil(min(window - 1 + in flight, L)/B) + 1;
+    chunk ceil(min(chunk + in flight, L)/B); state: its fixed number.
+    """
+    if tokens <= 0:
+        return 0
+    block = group.block_tokens or layout.block_tokens
+    match group.kind:
+        case "full":
+            return ceil_div(tokens, block)
+        case "window":
+            # One more: a window need not start where a block does.
+            return ceil_div(min(group.window - 1 + layout.in_flight, tokens), block) + 1
+        case "chunk":
+            return ceil_div(min(group.window + layout.in_flight, tokens), block)
+        case "state":
+            return group.fixed
+
+
+def page_of(model: Model, topology: Topology, engine: Engine) -> tuple[Cache, ...]:
+    """The distinct caches of the model's layers on one rank, drafts included."""
+    caches: dict[Cache, None] = {}
+    for layer in _layers(model, engine):
+        caches.update(dict.fromkeys(layer_caches(layer, model, topology, engine)))
+    return tuple(caches)
+
+
+def stage_of(layers: int, pp: int) -> tuple[int, ...]:
+    """The pipeline stage of each layer.
+
+    Equal parts; what is left over goes one each to the stages before the last, from the back
+    (vLLM 0.32 distributed/utils.py get_pp_indices).
+    """
+    sizes = [layers // pp] * pp
+    for i in range(2, layers % pp + 2):
+        sizes[-i] += 1
+    return tuple(stage for stage, size in enumerate(sizes) for _ in range(size))
+
+
+def _layers(model: Model, engine: Engine) -> tuple[Layer, ...]:
+    return model.layers + (model.draft_layers if engine.drafts else ())
+
+
+def _owned(model: Model, topology: Topology, engine: Engine) -> list[tuple[int, int, Cache]]:
+    """(layer, stage, cache) of every cache; draft layers follow the model's, on the last stage."""
+    stages = stage_of(len(model.layers), topology.pp)
+    return [
+        (i, stages[i] if i < len(stages) else topology.pp - 1, cache)
+        for i, layer in enumerate(_layers(model, engine))
+        for cache in layer_caches(layer, model, topology, engine)
+    ]
+
+
+def _block_tokens(caches: Sequence[Cache], block_size: int, smallest_block: int, law: Rules) -> int:
+    """Tokens of a block: large enough that an attention page holds the largest state.
+
+    block = grain x ceil(state / (grain x attention bytes per token)), grain the larger of the
+    backend's smallest block and the block size asked for; never below the block size.
+    """
+    states = [cache.entry for cache in caches if cache.kind == "state"]
+    attention = [cache for cache in caches if cache.kind != "state" and cache.role != "index"]
+    if not states or not attention or not law.pages_equal:
+        return block_size
+    grain = max(smallest_block, block_size)
+    if any(cache.latent for cache in attention):
+        grain = max(grain, law.latent_grain)
+    token_bytes = max(cache.entry for cache in attention)
+    return max(block_size, grain * ceil_div(max(states), grain * token_bytes))
+
+
+def _place(cache: Cache, layer: int, stage: int, block: int) -> Placed:
+    tokens = cache.block_tokens or block
+    page = cache.page(block)
+    content = cache.entry * (1 if cache.kind == "state" else max(tokens // cache.stride, 1))
+    return Placed(cache, layer, stage, tokens, page, content)
+
+
+def _stage_bytes(groups: Sequence[Sequence[Placed]], stage: int) -> int:
+    return max(sum(p.page for p in group if p.stage == stage) for group in groups)
+
+
+def _group(
+    cache: Cache, here: Sequence[Placed], group_layers: int, block: int, fixed: int
+) -> Group:
+    tokens = here[0].block_tokens if here else block
+    return Group(
+        kind=cache.kind,
+        layers=len(here),
+        padding=group_layers - len(here),
+        window=cache.window,
+        fixed=fixed if cache.kind == "state" else 0,
+        block_tokens=0 if tokens == block or cache.kind == "state" else tokens,
+        content_bytes=sum(p.content for p in here),
+        role=cache.role,
+    )
+
+
+def _groups(placed: list[Placed], law: Rules) -> list[list[Placed]]:
+    """Layers by block table, as vLLM's get_kv_cache_groups does it.
+
+    One kind: one group, whatever its page sizes. Several: pages are made equal and each kind is
+    cut into groups of equal size; where they cannot be, blocks pack pages side by side.
+    """
+    if _uniform(placed):
+        return [_merged(placed)]
+    if not law.pages_equal or any(p.cache.block_tokens for p in placed):
+        return _packed(placed)
+    unified = _unified(placed)
+    return _equal_groups(unified, law.group_ratio) if unified else _packed(placed)
+
+
+def _uniform(placed: Sequence[Placed]) -> bool:
+    first = placed[0]
+    return all(
+        p.cache.kind == first.cache.kind
+        and p.cache.window == first.cache.window
+        and p.block_tokens == first.block_tokens
+        and (p.cache.kind != "state" or p.page == first.page)
+        for p in placed
+    )
+
+
+def _merged(placed: Sequence[Placed]) -> list[Placed]:
+    """One entry a layer, where a layer's several caches share one block table."""
+    layers: dict[int, Placed] = {}
+    for p in placed:
+        known = layers.get(p.layer)
+        layers[p.layer] = (
+            p
+            if known is None
+            else known._replace(page=known.page + p.page, content=known.content + p.content)
+        )
+    return list(layers.values())
+
+
+def _unified(placed: Sequence[Placed]) -> list[Placed] | None:
+    """Equal pages for all: states are padded, smaller attention pages take more tokens where that
+    divides evenly and are padded otherwise; latent pages cannot be padded (None)."""
+    page = max(p.page for p in placed)
+    result = []
+    for p in placed:
+        if p.page == page or p.cache.kind == "state":
+            result.append(p._replace(page=page))
+        elif page % p.page == 0:
+            ratio = page // p.page
+            result.append(
+                p._replace(
+                    page=page, block_tokens=p.block_tokens * ratio, content=p.content * ratio
+                )
+            )
+        elif p.cache.latent:
+            return None
+        else:
+            result.append(p._replace(page=page))
+    return result
+
+
+def _equal_groups(placed: Sequence[Placed], ratio: float) -> list[list[Placed]]:
+    buckets: dict[tuple[Cache, int], list[Placed]] = {}
+    for p in placed:
+        buckets.setdefault((p.cache, p.block_tokens), []).append(p)
+    counts = [len(bucket) for bucket in buckets.values()]
+    size = max(counts) if max(counts) < ratio * min(counts) else min(counts)
+    return [
+        group
+        for bucket in buckets.values()
+        for group in _dealt(bucket, ceil_div(len(bucket), size))
+    ]
+
+
+def _dealt(bucket: Sequence[Placed], groups: int) -> list[list[Placed]]:
+    # Dealt like cards, so that every pipeline stage finds layers of every group.
+    return [list(bucket[i::groups]) for i in range(groups)]
+
+
+def _packed(placed: Sequence[Placed]) -> list[list[Placed]]:
+    """Groups whose pages lie side by side in a block (vLLM's _get_packed_kv_cache_groups).
+
+    Buckets of one kind whose page sizes occur equally often repeat a pattern; patterns are cut so
+    that all buckets cover about the same number of repeats. States go as many to a block as fit
+    into what the others need anyway.
+    """
+    buckets: list[list[Placed]] = []
+    for p in placed:
+        home = next((b for b in buckets if _uniform([b[0], p])), None)
+        if home is None:
+            buckets.append([p])
+        else:
+            home.append(p)
+    columns = [_by_page(bucket) for bucket in buckets]
+    balanced = [len({len(c) for c in pages}) == 1 for pages in columns]
+    repeats = [max(len(c) for c in pages) for pages in columns]
+    floor = max(
+        (repeats[i] for i, pages in enumerate(columns) if balanced[i] and len(pages) > 1),
+        default=0,
+    )
+    size = _least_padding([repeats[i] for i in range(len(buckets)) if balanced[i]], floor)
+    counts = [
+        ceil_div(repeats[i], size) if floor and balanced[i] else 1 for i in range(len(buckets))
+    ]
+    movable = [
+        b[0].cache.kind == "state" or (not floor and b[0].cache.kind == "window") for b in buckets
+    ]
+    anchor = max(
+        sum(
+            ceil_div(len(c), len(buckets[i]) if movable[i] else counts[i]) * c[0].page
+            for c in columns[i]
+        )
+        for i in range(len(buckets))
+    )
+    groups: list[list[Placed]] = []
+    for i, bucket in enumerate(buckets):
+        count = counts[i]
+        if movable[i]:
+            per_block = max(anchor // bucket[0].page, 1)
+            count = max(count, ceil_div(len(bucket), per_block))
+        if count == 1:
+            groups.append(bucket)
+        else:
+            patterns = list(zip(*columns[i], strict=True))
+            groups += [[p for pattern in patterns[g::count] for p in pattern] for g in range(count)]
+    return groups
+
+
+def _by_page(bucket: Sequence[Placed]) -> list[list[Placed]]:
+    pages: dict[int, list[Placed]] = {}
+    for p in bucket:
+        pages.setdefault(p.page, []).append(p)
+    return list(pages.values())
+
+
+def _least_padding(counts: Sequence[int], lower: int) -> int:
+    """The size that pads the counts least when each is rounded up to a multiple of it; of equal
+    ones the largest (vLLM's _approximate_gcd)."""
+    sizes = range(max(lower, 1), max(counts, default=1) + 1)
+    return min(
+        sizes, key=lambda size: (sum(-c % size for c in counts), -size), default=max(lower, 1)
+    )

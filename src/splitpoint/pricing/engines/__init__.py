@@ -1,0 +1,50 @@
+"""Engines: what each would choose by itself, and its memory rules, one module an engine.
+
+Every module has the same four functions; this one picks the module by the engine's name.
+"""
+
+from types import ModuleType
+from typing import Protocol, cast
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.model import Model
+from splitpoint.pricing.engines import sglang, trtllm, vllm
+from splitpoint.pricing.engines.rules import Rules
+
+__all__ = ["Rules", "capture_sizes", "decode_sizes", "resolved", "rules"]
+
+
+class _Module(Protocol):
+    def resolved(
+        self, engine: Engine, gpu: Gpu | None, topology: Topology, model: Model
+    ) -> Engine: ...
+    def rules(self, engine: Engine, topology: Topology) -> Rules: ...
+    def capture_sizes(self, engine: Engine) -> tuple[int, ...]: ...
+    def decode_sizes(self, engine: Engine) -> tuple[int, ...]: ...
+
+
+def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
+    """The engine with every None filled as it would choose by itself on this GPU."""
+    return _module(engine).resolved(engine, gpu, topology, model)
+
+
+def rules(engine: Engine, topology: Topology) -> Rules:
+    """The engine's memory rules for its version and settings."""
+    return _module(engine).rules(engine, topology)
+
+
+def capture_sizes(engine: Engine) -> tuple[int, ...]:
+    """Batch sizes, in tokens and ascending, that a resolved engine captures CUDA graphs for."""
+    return _module(engine).capture_sizes(engine)
+
+
+def decode_sizes(engine: Engine) -> tuple[int, ...]:
+    """Capture sizes, in tokens and ascending, of pure decode steps."""
+    return _module(engine).decode_sizes(engine)
+
+
+def _module(engine: Engine) -> _Module:
+    modules: dict[str, ModuleType] = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}
+    return cast(_Module, modules[engine.name])

@@ -1,0 +1,50 @@
+"""What differs between engines and their versions when memory is laid out, as one record."""
+
+import re
+from typing import Literal, NamedTuple
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.engine import Engine
+from splitpoint.record import Record
+
+Budget = Literal["of total", "of free before load", "of free after load"]
+
+
+class Version(NamedTuple):
+    """Major and minor number; what follows does not change a rule."""
+
+    major: int
+    minor: int
+
+
+class Rules(Record, frozen=True, kw_only=True):
+    """An engine's rules for one configuration.
+
+    `batches_in_flight`: steps whose tokens a window group still holds. `state_blocks`: blocks of
+    each state group of a request. `latent_grain`: block tokens of a hybrid with latent attention
+    are multiples of it. `group_ratio`: layer kinds whose counts differ by less share one group
+    size. `tokens_by_concurrency`: the printed KV tokens are concurrency x max length, else blocks
+    over groups x block tokens. `budget`: what the memory fraction is taken of. `charges_graphs`:
+    the CUDA-graph estimate is taken from the KV pool. `sampler_copies` and `draft_copies`: fp32
+    logits of every sequence alive at the sampler's peak, and what verifying drafts adds.
+    `pages_equal`: a state's page is padded to an attention page.
+    """
+
+    batches_in_flight: int
+    state_blocks: int
+    latent_grain: int
+    group_ratio: float
+    tokens_by_concurrency: bool
+    budget: Budget
+    charges_graphs: bool
+    sampler_copies: float
+    draft_copies: float
+    pages_equal: bool = True
+
+
+def version_of(engine: Engine) -> Version:
+    """The engine's major and minor version, as in 0.26.1rc1.dev1177."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", engine.version)
+    if found is None:
+        raise PlanError("engine.version", f"{engine.version!r} is not a version", "such as 0.32.0")
+    return Version(int(found[1]), int(found[2]))

@@ -1,0 +1,69 @@
+"""SGLang's defaults and memory rules.
+
+Its pool is counted in tokens, not blocks, and a hybrid's states lie in a pool of their own; both
+are priced here as one pool of equal bytes, which holds as many requests when the two pools are
+split as the requests need them (assumed). `utilization` is `--mem-fraction-static`: the rest of
+the memory free before loading stays for activations and CUDA graphs.
+"""
+
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import GIB, Gpu
+from splitpoint.inputs.model import Model
+from splitpoint.pricing.engines.rules import Rules
+
+# sglang server_args.py, 0.5 line: (GPU memory below, chunked prefill size, largest graph batch).
+DEFAULTS = (
+    (20 * GIB, 2048, 8),
+    (35 * GIB, 2048, 24),
+    (60 * GIB, 4096, 80),
+    (90 * GIB, 8192, 256),
+    (160 * GIB, 8192, 256),
+)
+LARGEST = (16384, 512)
+
+
+def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
+    """The engine with every unset value as SGLang would choose it on this GPU."""
+    hbm = 80 * GIB if gpu is None else gpu.hbm
+    chunk, graph = next(((c, g) for below, c, g in DEFAULTS if hbm < below), LARGEST)
+    max_seqs = engine.max_seqs or graph
+    return replace(
+        engine,
+        batched_tokens=engine.batched_tokens or chunk,
+        max_seqs=max_seqs,
+        max_len=engine.max_len or model.max_len,
+        block_size=engine.block_size or 1,
+        max_graph=(engine.max_graph or min(graph, max_seqs)) if engine.graphs else None,
+    )
+
+
+def rules(engine: Engine, topology: Topology) -> Rules:
+    """SGLang's memory rules for these settings."""
+    return Rules(
+        batches_in_flight=1,
+        state_blocks=1,
+        latent_grain=1,
+        group_ratio=1.5,
+        tokens_by_concurrency=False,
+        budget="of free before load",
+        charges_graphs=False,
+        sampler_copies=3.5,
+        draft_copies=4.1,
+        pages_equal=False,
+    )
+
+
+def capture_sizes(engine: Engine) -> tuple[int, ...]:
+    """Batch sizes that graphs are captured for: 1, 2, 4, then every 8th (assumed from 0.5)."""
+    if not engine.graphs or not engine.max_graph:
+        return ()
+    sizes = {size for size in (1, 2, 4) if size <= engine.max_graph}
+    return tuple(sorted(sizes | set(range(8, engine.max_graph + 1, 8))))
+
+
+def decode_sizes(engine: Engine) -> tuple[int, ...]:
+    """Capture sizes of pure decode steps; SGLang captures no others."""
+    return capture_sizes(engine)
