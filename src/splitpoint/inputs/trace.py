@@ -1,17 +1,22 @@
-"""A request trace as columns. Order is arrival order within a session, sessions interleaved.
+"""A request trace as columns, and what may be done with one: cut, sample, scale, describe.
 
-A closed loop is the default reading of sessions: turn 0 arrives at `arrive_s`, turn n+1 arrives
-`think_s` after turn n ends. An open loop takes every `arrive_s` as it stands.
+Rows stand in arrival order, sessions interleaved. In a closed loop turn 0 arrives at `arrive_s`
+and turn n+1 arrives `think_s` after turn n ends; only a source that knows think times makes one
+(`closed`). An open loop takes every `arrive_s` as it stands.
 """
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from splitpoint.errors import PlanError
 from splitpoint.record import Record
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
+
+BUSIEST_WINDOW = 60.0
 
 
 class Trace(Record, frozen=True, kw_only=True):
@@ -23,6 +28,10 @@ class Trace(Record, frozen=True, kw_only=True):
     Prefix identity of request i: `block_ids[block_starts[i]:block_starts[i+1]]`, one id per
     `block_tokens` input tokens (the last one may be partial); equal leading ids mean equal
     leading tokens. A source without identities has empty ids: nothing is ever reused.
+
+    Readers number ids densely from 0 so that an id names its whole prefix: equal ids mean equal
+    tokens from the start of the request to the end of that block. `closed`: think times are
+    known, so sessions may run as closed loops. `notes`: what the source lacks or was dropped.
     """
 
     name: str
@@ -36,6 +45,289 @@ class Trace(Record, frozen=True, kw_only=True):
     block_ids: Ints
     block_tokens: int
     source: str = ""
+    closed: bool = False
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.isl)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from the first arrival to the last."""
+        return float(self.arrive_s[-1] - self.arrive_s[0]) if len(self) else 0.0
+
+
+class Spread(Record, frozen=True, kw_only=True):
+    """Mean, percentiles (linear interpolation) and maximum of one column."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+    max: float
+
+
+class TraceSummary(Record, frozen=True, kw_only=True):
+    """A trace in numbers. Shares are 0..1; rates are requests per second.
+
+    `rate` = requests / duration (0 when all arrive at once); `peak_rate` is that of the busiest
+    minute. `reuse_share`: input tokens an infinite prefix cache would have held, over all input
+    tokens. `session_reuse_share`: the part of that reuse whose blocks an earlier turn of the same
+    session had brought. `shared_prefix_share`: input tokens reused from other sessions only, over
+    all input tokens. `think_p50_s` is over later turns, None where think times are not known.
+    """
+
+    name: str
+    requests: int
+    sessions: int
+    duration_s: float
+    rate: float
+    peak_rate: float
+    isl: Spread
+    osl: Spread
+    input_tokens: int
+    output_tokens: int
+    reuse_share: float
+    session_reuse_share: float
+    shared_prefix_share: float
+    turns_mean: float
+    turns_max: int
+    think_p50_s: float | None
+    closed: bool
+    block_tokens: int | None
+    source: str
+    notes: tuple[str, ...]
+
+
+class Reuse(Record, frozen=True, kw_only=True):
+    """Input tokens of each request that an infinite cache holds when it arrives.
+
+    `anywhere`: brought by any earlier request; `in_session`: by an earlier turn of its session.
+    """
+
+    anywhere: Longs
+    in_session: Longs
+
+
+def take(trace: Trace, rows: NDArray[np.integer]) -> Trace:
+    """The trace of some of its rows, times kept, sessions, turns and ids numbered anew."""
+    part = arranged(trace, np.sort(rows))
+    session = dense(part.session)
+    turn = turns_of(session)
+    return replace(
+        part,
+        session=session,
+        turn=turn,
+        think_s=np.where(turn == 0, 0.0, part.think_s),
+        block_ids=dense(part.block_ids),
+    )
+
+
+def first(trace: Trace, n: int) -> Trace:
+    """The n requests that arrive first (all of them if there are fewer)."""
+    if n < 1:
+        raise PlanError("requests", f"{n} requests asked for", "at least 1")
+    return take(trace, np.arange(min(n, len(trace))))
+
+
+def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
+    """The requests that arrive in [start_s, end_s), with times counted from start_s."""
+    if not start_s < end_s:
+        raise PlanError("cut", f"an empty window [{start_s}, {end_s})", "start before end")
+    bounds = np.searchsorted(trace.arrive_s, (start_s, end_s), side="left")
+    if bounds[0] == bounds[1]:
+        span = f"arrivals run from {trace.arrive_s[0]:g} to {trace.arrive_s[-1]:g} s"
+        raise PlanError("cut", f"no request arrives in [{start_s}, {end_s})", span)
+    part = take(trace, np.arange(bounds[0], bounds[1]))
+    return replace(part, arrive_s=part.arrive_s - start_s)
+
+
+def sample(
+    trace: Trace, *, share: float | None = None, n: int | None = None, seed: int = 0
+) -> Trace:
+    """Whole sessions drawn at random: `share` of the sessions, or sessions until n requests."""
+    sessions = int(trace.session.max()) + 1 if len(trace) else 0
+    order = np.random.default_rng(seed).permutation(sessions)
+    if (share is None) == (n is None):
+        raise PlanError("sample", "give either a share or a number of requests")
+    if share is not None:
+        if not 0 < share <= 1:
+            raise PlanError("sample", f"a share of {share}", "above 0 and at most 1")
+        keep = order[: max(1, round(share * sessions))]
+    else:
+        if n is None or n < 1:
+            raise PlanError("sample", f"{n} requests asked for", "at least 1")
+        sizes = np.bincount(trace.session, minlength=sessions)[order]
+        keep = order[: int(np.searchsorted(np.cumsum(sizes), n)) + 1]
+    kept = np.zeros(sessions, bool)
+    kept[keep] = True
+    return take(trace, np.flatnonzero(kept[trace.session]))
+
+
+def scale_rate(trace: Trace, factor: float) -> Trace:
+    """The trace at `factor` times its rate.
+
+    Open loop: every arrival is divided by the factor. Closed loop: session starts are, while the
+    pace inside a session stays its user's own; more sessions then run at the same time.
+    """
+    if not (factor > 0 and np.isfinite(factor)):
+        raise PlanError("scale", f"a factor of {factor}", "a finite number above 0")
+    if not trace.closed:
+        return replace(trace, arrive_s=trace.arrive_s / factor)
+    starts = trace.arrive_s[session_heads(trace)]
+    if factor != 1 and len(starts) > 1 and starts.max() == starts.min():
+        what = f"all {len(starts)} sessions start together, so their rate cannot be scaled"
+        raise PlanError("scale", what, "set a concurrency or a rate instead")
+    return with_starts(trace, starts / factor)
+
+
+def cap_think(trace: Trace, limit_s: float) -> Trace:
+    """The trace with no think time above `limit_s`; later turns' nominal arrivals move up."""
+    if not limit_s >= 0:
+        raise PlanError("think_cap_s", f"a limit of {limit_s} s", "0 or more")
+    saved = np.maximum(trace.think_s - limit_s, 0.0)
+    order = np.argsort(trace.session, kind="stable")
+    running = np.cumsum(saved[order])
+    heads = np.flatnonzero(np.diff(trace.session[order], prepend=-1))
+    sizes = np.diff(np.append(heads, len(trace)))
+    moved = np.empty(len(trace))
+    moved[order] = running - np.repeat(running[heads] - saved[order][heads], sizes)
+    capped = replace(
+        trace, arrive_s=trace.arrive_s - moved, think_s=np.minimum(trace.think_s, limit_s)
+    )
+    return sorted_by_arrival(capped)
+
+
+def with_starts(trace: Trace, starts: Floats) -> Trace:
+    """The trace with session s starting at `starts[s]`, the pace inside sessions kept."""
+    shift = starts - trace.arrive_s[session_heads(trace)]
+    return sorted_by_arrival(replace(trace, arrive_s=trace.arrive_s + shift[trace.session]))
+
+
+def describe(trace: Trace) -> TraceSummary:
+    """The trace in numbers; see `TraceSummary` for each definition."""
+    if not len(trace):
+        raise PlanError(trace.name, "an empty trace")
+    found = reuse(trace)
+    total = int(trace.isl.sum(dtype=np.int64))
+    anywhere, in_session = int(found.anywhere.sum()), int(found.in_session.sum())
+    sizes = np.bincount(trace.session)
+    later = trace.think_s[trace.turn > 0]
+    duration = trace.duration_s
+    rate = len(trace) / duration if duration else 0.0
+    return TraceSummary(
+        name=trace.name,
+        requests=len(trace),
+        sessions=len(sizes),
+        duration_s=duration,
+        rate=rate,
+        peak_rate=peak_rate(trace.arrive_s) if duration > BUSIEST_WINDOW else rate,
+        isl=spread(trace.isl),
+        osl=spread(trace.osl),
+        input_tokens=total,
+        output_tokens=int(trace.osl.sum(dtype=np.int64)),
+        reuse_share=anywhere / total,
+        session_reuse_share=in_session / anywhere if anywhere else 0.0,
+        shared_prefix_share=(anywhere - in_session) / total,
+        turns_mean=float(sizes.mean()),
+        turns_max=int(sizes.max()),
+        think_p50_s=float(np.median(later)) if trace.closed and len(later) else None,
+        closed=trace.closed,
+        block_tokens=trace.block_tokens if len(trace.block_ids) else None,
+        source=trace.source,
+        notes=trace.notes,
+    )
+
+
+def reuse(trace: Trace) -> Reuse:
+    """Tokens in leading blocks that earlier inputs brought, as an engine counts hits.
+
+    Full blocks only, at most (isl - 1) // block_tokens of them because an engine computes the
+    last input token itself. Blocks of generated text count once a later input holds them.
+    """
+    counts = np.diff(trace.block_starts)
+    row = np.repeat(np.arange(len(trace)), counts)
+    place = np.arange(len(trace.block_ids)) - np.repeat(trace.block_starts[:-1], counts)
+    full = place < (trace.isl // trace.block_tokens)[row]
+    row, place, ids = row[full], place[full], trace.block_ids[full].astype(np.int64)
+    usable = place < ((trace.isl - 1) // trace.block_tokens)[row]
+    sessions = trace.session.astype(np.int64)[row]
+    width = int(ids.max(initial=0)) + 1
+    anywhere = seen_before(ids, row) & usable
+    in_session = seen_before(sessions * width + ids, row) & usable
+    return Reuse(
+        anywhere=np.bincount(row[anywhere], minlength=len(trace)) * trace.block_tokens,
+        in_session=np.bincount(row[in_session], minlength=len(trace)) * trace.block_tokens,
+    )
+
+
+def peak_rate(arrive_s: Floats) -> float:
+    """Requests per second of the busiest minute, wherever it begins."""
+    ends = np.searchsorted(arrive_s, arrive_s + BUSIEST_WINDOW, side="left")
+    return float((ends - np.arange(len(arrive_s))).max()) / BUSIEST_WINDOW
+
+
+def spread(column: Ints) -> Spread:
+    """Mean, p50, p90, p99 and maximum of a column."""
+    p50, p90, p99 = np.percentile(column, (50, 90, 99))
+    return Spread(
+        mean=float(column.mean()),
+        p50=float(p50),
+        p90=float(p90),
+        p99=float(p99),
+        max=float(column.max()),
+    )
+
+
+def seen_before(keys: Longs, row: NDArray[np.integer]) -> NDArray[np.bool_]:
+    """For each key whether it stands in an earlier row; rows must not decrease."""
+    _, heads, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    earlier: NDArray[np.bool_] = row[heads][inverse] < row
+    return earlier
+
+
+def session_heads(trace: Trace) -> Longs:
+    """The row of each session's first turn, by session."""
+    return np.unique(trace.session, return_index=True)[1].astype(np.int64)
+
+
+def dense(keys: NDArray[np.integer]) -> Ints:
+    """The keys numbered 0, 1, ... in the order in which they first appear."""
+    _, heads, inverse = np.unique(keys, return_index=True, return_inverse=True)
+    rank = np.empty(len(heads), np.int32)
+    rank[np.argsort(heads)] = np.arange(len(heads), dtype=np.int32)
+    numbered: Ints = rank[inverse]
+    return numbered
+
+
+def turns_of(session: Ints) -> Ints:
+    """0, 1, ... for the rows of each session, in row order."""
+    order = np.argsort(session, kind="stable")
+    heads = np.flatnonzero(np.diff(session[order], prepend=-1))
+    sizes = np.diff(np.append(heads, len(session)))
+    turn = np.empty(len(session), np.int32)
+    turn[order] = np.arange(len(session)) - np.repeat(heads, sizes)
+    return turn
+
+
+def sorted_by_arrival(trace: Trace) -> Trace:
+    """The trace with rows in arrival order again; equal times keep their order."""
+    return arranged(trace, np.argsort(trace.arrive_s, kind="stable"))
+
+
+def arranged(trace: Trace, rows: NDArray[np.integer]) -> Trace:
+    """The trace with these rows in this order, nothing numbered anew."""
+    counts = np.diff(trace.block_starts)[rows]
+    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+    offsets = np.repeat(trace.block_starts[:-1][rows] - starts[:-1], counts)
+    return replace(
+        trace,
+        arrive_s=trace.arrive_s[rows],
+        isl=trace.isl[rows],
+        osl=trace.osl[rows],
+        session=trace.session[rows],
+        turn=trace.turn[rows],
+        think_s=trace.think_s[rows],
+        block_starts=starts,
+        block_ids=trace.block_ids[offsets + np.arange(starts[-1])],
+    )

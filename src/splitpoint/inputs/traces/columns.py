@@ -1,0 +1,214 @@
+"""From the columns that a reader gathered to a Trace: sorted, from time 0, ids made global.
+
+The one idea: ids are numbered level by level, so that an id names its whole prefix even where
+the source's ids name one block's tokens only. Also what all readers refuse.
+"""
+
+import itertools
+from array import array
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple, TypeVar
+
+import msgspec
+import numpy as np
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.trace import Floats, Ints, Longs, Trace, dense, sorted_by_arrival, turns_of
+
+T = TypeVar("T")
+
+# Bounds on one trace, assumed: the largest public trace has 27 million rows (Azure 2024, chat).
+MAX_ROWS = 50_000_000
+MAX_IDS = 1 << 28
+MAX_TOKENS = 2**31 - 1
+MAX_SECONDS = 1e10
+MAX_ID = 2**63 - 1
+# Assumed: a WEKA session is one line, of some MiB at most in the public files.
+MAX_LINE = 64 * 1024**2
+NO_IDENTITY_BLOCK = 16
+
+
+Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
+BlockId = Annotated[int, msgspec.Meta(ge=-MAX_ID, le=MAX_ID)]
+
+
+class Line(NamedTuple):
+    """A line of a file, and which one it is."""
+
+    path: str
+    number: int
+    text: str
+
+    @property
+    def where(self) -> str:
+        """The place as messages name it."""
+        return f"{self.path}: line {self.number}"
+
+
+class Identities(NamedTuple):
+    """Block ids as read: row i has `counts[i]` of them, each for `block_tokens` tokens."""
+
+    ids: Longs
+    counts: Longs
+    block_tokens: int
+
+
+def assembled(
+    path: str,
+    *,
+    arrive_s: Floats,
+    isl: Ints,
+    osl: Ints,
+    session: Longs | None = None,
+    think_s: Floats | None = None,
+    identities: Identities | None = None,
+    closed: bool = False,
+    source: str,
+    notes: tuple[str, ...] = (),
+) -> Trace:
+    """The Trace of columns in file order: rows sorted by arrival, the first one at 0 s."""
+    n = len(isl)
+    if n == 0:
+        raise PlanError(path, "no request in it")
+    if identities is None:
+        identities = Identities(np.zeros(0, np.int64), np.zeros(n, np.int64), NO_IDENTITY_BLOCK)
+    raw = Trace(
+        name=plain_name(path),
+        arrive_s=arrive_s - arrive_s.min(),
+        isl=isl,
+        osl=osl,
+        session=np.arange(n, dtype=np.int32) if session is None else dense(session),
+        turn=np.zeros(n, np.int32),
+        think_s=np.zeros(n) if think_s is None else think_s,
+        block_starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(identities.counts))),
+        block_ids=prefix_ids(identities),
+        block_tokens=identities.block_tokens,
+        source=source,
+        closed=closed,
+        notes=notes,
+    )
+    trace = sorted_by_arrival(raw)
+    order = dense(trace.session)
+    turn = turns_of(order)
+    return msgspec.structs.replace(
+        trace,
+        session=order,
+        turn=turn,
+        think_s=np.where(turn == 0, 0.0, trace.think_s),
+        block_ids=dense(trace.block_ids),
+    )
+
+
+def plain_name(path: str) -> str:
+    """The file's name without its folder and suffixes."""
+    return Path(path).name.partition(".")[0] or path
+
+
+def prefix_ids(identities: Identities) -> Ints:
+    """Dense ids that are equal exactly where the source's ids agree from the first block on."""
+    ids, counts = dense(identities.ids).astype(np.int64), identities.counts
+    starts = np.cumsum(counts) - counts
+    width = int(ids.max(initial=0)) + 1
+    numbered = np.empty(len(ids), np.int32)
+    prefix = np.zeros(len(counts), np.int64)
+    known = 0
+    rows = np.flatnonzero(counts)
+    for level in itertools.count():
+        rows = rows[counts[rows] > level]
+        if not len(rows):
+            return numbered
+        places = starts[rows] + level
+        keys, inverse = np.unique(prefix[rows] * width + ids[places], return_inverse=True)
+        numbered[places] = known + inverse
+        prefix[rows] = known + inverse + 1
+        known += len(keys)
+    raise AssertionError("the levels end with the longest row")
+
+
+def completed(isl: Ints, ids: Longs, counts: Longs, block_tokens: int) -> Identities:
+    """Identities with ceil(isl / block_tokens) ids a row; those not in the source are unique."""
+    needed = -(-isl.astype(np.int64) // block_tokens)
+    missing = needed - counts
+    ends = np.repeat(np.cumsum(counts), missing)
+    if len(ids) + len(ends) > MAX_IDS:
+        raise PlanError("block ids", f"more than {MAX_IDS:,} of them", "cut the trace first")
+    own = int(ids.max(initial=0)) + 1 + np.arange(len(ends))
+    return Identities(np.insert(ids, ends, own), needed, block_tokens)
+
+
+def fitting_block(isl: Ints, counts: Longs, usual: int) -> int | None:
+    """The block size at which every row's ids cover its tokens, `usual` before powers of two.
+
+    A row of isl tokens has ceil(isl / block) ids, or floor where a source names full blocks only;
+    rows without ids say nothing. None where no size fits.
+    """
+    lengths, named = isl[counts > 0].astype(np.int64), counts[counts > 0]
+    for block in (usual, *(1 << power for power in range(4, 17)), 8, 4, 2, 1):
+        if ((-(-lengths // block) == named) | (lengths // block == named)).all():
+            return block
+    return None
+
+
+def think_times(arrive_s: Floats, session: Longs, service_s: Floats) -> Floats:
+    """Seconds from the end of the previous turn (its arrival + service) to each arrival, >= 0."""
+    order = np.lexsort((arrive_s, session))
+    later = np.flatnonzero(np.diff(session[order]) == 0) + 1
+    think = np.zeros(len(arrive_s))
+    rows, before = order[later], order[later - 1]
+    think[rows] = np.maximum(arrive_s[rows] - arrive_s[before] - service_s[before], 0.0)
+    return think
+
+
+def counted(lines: Iterable[str], path: str) -> Iterator[Line]:
+    """The lines that are not blank, each with its place; too many of them are refused."""
+    rows = 0
+    for number, text in enumerate(lines, start=1):
+        if text and not text.isspace():
+            rows += 1
+            line = Line(path, number, text)
+            if rows > MAX_ROWS:
+                raise PlanError(line.where, f"more than {MAX_ROWS:,} rows", "cut the trace first")
+            yield line
+
+
+def decoded(decoder: "msgspec.json.Decoder[T]", line: Line) -> T:
+    """The record on a JSON line, or a PlanError that names line and field."""
+    try:
+        return decoder.decode(line.text)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$")
+        field = place.rstrip("`").lstrip(".")
+        prefix = f"{field}: " if field else ""
+        raise PlanError(line.where, prefix + what.replace("`", "'")) from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise PlanError(line.where, f"not a JSON object: {error}") from None
+
+
+def extended(ids: "array[int]", more: list[int], where: str) -> None:
+    """Append a row's ids, within the bound on all ids of a trace."""
+    if len(ids) + len(more) > MAX_IDS:
+        raise PlanError(where, f"more than {MAX_IDS:,} block ids", "cut the trace first")
+    ids.extend(more)
+
+
+def token_count(text: str, line: Line, column: str, *, least: int = 1) -> int:
+    """A CSV cell as a count of tokens in [least, 2^31)."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise PlanError(line.where, f"{column}: {text[:40]!r}", "a whole number of tokens")
+    count = int(text)
+    if not least <= count <= MAX_TOKENS:
+        raise PlanError(line.where, f"{column}: {count}", f"between {least} and {MAX_TOKENS}")
+    return count
+
+
+def seconds(text: str, line: Line, column: str) -> float:
+    """A CSV cell as finite seconds, 0 or more."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise PlanError(line.where, f"{column}: {text[:40]!r}", "a number of seconds") from None
+    if not 0 <= value <= MAX_SECONDS:
+        raise PlanError(line.where, f"{column}: {value}", "finite seconds, 0 or more")
+    return value
