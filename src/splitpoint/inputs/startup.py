@@ -2,15 +2,18 @@
 
 A log is taken as it comes: coloured, prefixed by docker or Kubernetes, several ranks and several
 engines in one file, cut or damaged. A figure that two lines state differently is dropped and named
-in `conflicts`; a figure that no line states is absent. Nothing is guessed here.
+in `conflicts`; a figure that no line states is absent; one that a second line or the engine's own
+arithmetic bears out is `confirmed`. Nothing is guessed here.
 """
 
 import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
+
+from msgspec.structs import replace
 
 from splitpoint.record import Record
 
@@ -39,6 +42,7 @@ class Seen(Record, frozen=True, kw_only=True):
     """One printed figure: bytes as GiB, counts as they stand; `lines` counted from 1, one a rank.
 
     `low` and `high` are the least and the greatest over ranks; `digits` are the decimals printed.
+    `confirmed`: another line says the same, or sums with other figures come out as printed.
     """
 
     name: FigureName
@@ -46,6 +50,7 @@ class Seen(Record, frozen=True, kw_only=True):
     high: float
     digits: int
     lines: tuple[int, ...]
+    confirmed: bool = False
 
 
 class Settings(Record, frozen=True, kw_only=True):
@@ -93,7 +98,7 @@ class StartupLog(Record, frozen=True, kw_only=True):
         return next((figure for figure in self.figures if figure.name == name), None)
 
 
-NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
+NUMBER = r"(\d{1,3}(?:,\d{3})+|\d+(?:\.\d+)?)"
 SIZE = NUMBER + r" ?Gi?B"
 
 
@@ -267,7 +272,7 @@ def _parse_one(lines: list[tuple[int, str]], source: str) -> StartupLog:
             conflicts.append(figure)
         else:
             figures.append(figure)
-    kept, broken = _consistent(figures)
+    kept, broken = _judged(figures)
     return StartupLog(
         source=source,
         engine=engine,
@@ -306,9 +311,8 @@ def _figures(text: str, engine: str) -> Iterable[tuple[FigureName, str]]:
 
 
 def _value(printed: str) -> float | None:
-    grouped = re.fullmatch(r"\d{1,3}(,\d{3})+|\d+(\.\d+)?", printed)
-    value = float(printed.replace(",", "")) if grouped else math.inf
-    return value if math.isfinite(value) and value < 1e15 else None
+    value = float(printed.replace(",", ""))
+    return value if value < 1e15 else None
 
 
 def _digits(printed: str) -> int:
@@ -318,7 +322,7 @@ def _digits(printed: str) -> int:
 def _rank(text: str) -> str:
     found = re.search(r"\b(?:Worker|VllmWorker|EngineCore)[\w -]*?(?= pid=|\))|\bTP\d+\b", text)
     pid = re.search(r"pid=(\d+)", text)
-    return (found[0] if found else "") + (pid[1] if pid else "")
+    return " ".join(part for part in (found and found[0], pid and pid[0]) if part)
 
 
 def _agreed(name: FigureName, seen: list[tuple[int, str, float, int]]) -> Seen | str:
@@ -340,47 +344,81 @@ def _agreed(name: FigureName, seen: list[tuple[int, str, float, int]]) -> Seen |
         high=max(values),
         digits=finest,
         lines=tuple(number for number, *_ in seen),
+        confirmed=len({number for number, *_ in seen}) > 1 and min(values) == max(values),
     )
 
 
-def _consistent(figures: list[Seen]) -> tuple[list[Seen], list[str]]:
-    """Drop figures that contradict each other by arithmetic the engine itself did."""
+class _Law(Record, frozen=True, kw_only=True):
+    """Arithmetic that the engine did: `total` from `parts`, off by at most `slack` plus rounding.
+
+    `bound`: `total` need only be the larger; then the law can refute figures but not confirm them.
+    """
+
+    total: FigureName
+    parts: tuple[FigureName, ...]
+    words: str
+    product: bool = False
+    bound: bool = False
+    slack: float = 0.0
+
+
+LAWS = (
+    _Law(
+        total="requested",
+        parts=("total", "utilization"),
+        product=True,
+        words="total x utilization does not give the requested memory",
+    ),
+    _Law(
+        total="requested",
+        parts=("weights", "non_torch", "peak_activation", "graph_estimate", "kv"),
+        slack=0.03,
+        words="the rungs do not add up to the requested memory",
+    ),
+    _Law(total="requested", parts=("kv",), bound=True, words="KV exceeds the requested memory"),
+    _Law(total="total", parts=("kv",), bound=True, words="KV exceeds the total memory"),
+    _Law(total="total", parts=("weights",), bound=True, words="weights exceed the total memory"),
+)
+
+
+def _judged(figures: list[Seen]) -> tuple[list[Seen], list[str]]:
+    """Figures with those dropped that contradict each other, and those confirmed that agree."""
     named = {figure.name: figure for figure in figures}
     broken: list[str] = []
-    dropped: set[str] = set()
-
-    def demand(names: tuple[FigureName, ...], holds: Callable[[], bool], why: str) -> None:
-        if all(name in named for name in names) and not holds():
-            broken.append(why)
+    dropped: set[FigureName] = set()
+    confirmed: set[FigureName] = set()
+    for law in LAWS:
+        names = (law.total, *law.parts)
+        if any(name not in named for name in names):
+            continue
+        total = named[law.total]
+        parts = [named[part] for part in law.parts]
+        low, high = _range(parts, product=law.product)
+        rounding = 0.5 * 10.0**-total.digits + law.slack
+        if total.high + rounding < low or (not law.bound and total.low - rounding > high):
+            broken.append(law.words)
             dropped.update(names)
+        elif not law.bound:
+            confirmed.update(names)
+    tokens = ("kv_tokens", "concurrency", "concurrency_tokens")
+    if all(name in named for name in tokens):
+        low, high = _range([named["concurrency"], named["concurrency_tokens"]], product=True)
+        if low - 1 <= named["kv_tokens"].high <= high + 1:
+            confirmed.update(("kv_tokens", "concurrency", "concurrency_tokens"))
+    kept = [
+        replace(figure, confirmed=figure.confirmed or figure.name in confirmed)
+        for figure in figures
+        if figure.name not in dropped
+    ]
+    return kept, broken
 
-    def of(name: FigureName) -> float:
-        return named[name].high
 
-    demand(
-        ("total", "utilization", "requested"),
-        lambda: abs(of("total") * of("utilization") - of("requested")) <= 0.02 * of("requested"),
-        "total x utilization does not give the requested memory",
-    )
-    demand(
-        ("requested", "kv"),
-        lambda: of("kv") <= of("requested") * 1.001,
-        "the KV memory exceeds the memory requested",
-    )
-    demand(
-        ("total", "kv"), lambda: of("kv") <= of("total"), "the KV memory exceeds the total memory"
-    )
-    demand(
-        ("total", "weights"),
-        lambda: named["weights"].low <= of("total"),
-        "the weights exceed the total memory",
-    )
-    demand(
-        ("state_padding_percent", "block_tokens"),
-        lambda: of("state_padding_percent") <= 100 * of("block_tokens"),
-        "the padding exceeds a whole block",
-    )
-    return [figure for figure in figures if figure.name not in dropped], broken
+def _range(parts: list[Seen], *, product: bool) -> tuple[float, float]:
+    """Least and greatest sum or product of figures that were rounded when printed."""
+    halves = [0.5 * 10.0**-part.digits if part.digits else 0.0 for part in parts]
+    lows = [part.low - half for part, half in zip(parts, halves, strict=True)]
+    highs = [part.high + half for part, half in zip(parts, halves, strict=True)]
+    return (math.prod(lows), math.prod(highs)) if product else (sum(lows), sum(highs))
 
 
 def _version(texts: list[str]) -> str | None:
