@@ -1,0 +1,238 @@
+"""A config.json to a `Model`: find the text part, its family's reader, and judge what was left.
+
+A key that hints at state, latent or sparse attention and that no reader looked at stops the
+reading: such a model priced as plain attention would be wrong by an order of magnitude.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.huggingface.encoders import encoder_parameters
+from splitpoint.inputs.huggingface.families import PLAIN, READERS, Reader, Stack, plain
+from splitpoint.inputs.huggingface.keys import Keys, Value, shown
+from splitpoint.inputs.huggingface.quantization import (
+    UNQUANTISED,
+    dtype_of,
+    read_quantization,
+    store,
+)
+from splitpoint.inputs.model import Dtype, Model
+
+WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
+MAX_PROBLEMS = 8  # assumed: as many as a reader takes in from one line
+
+# Architectures whose configs carry no model_type, or one of their own.
+ARCHITECTURES = {
+    "DeepseekV4ForCausalLM": "deepseek_v4",
+    "DeepseekV32ForCausalLM": "deepseek_v32",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeciLMForCausalLM": "nemotron-nas",
+    "KimiLinearForCausalLM": "kimi_linear",
+    "LlamaForCausalLM": "llama",
+    "MiniMaxM2ForCausalLM": "minimax_m2",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "NemotronHForCausalLM": "nemotron_h",
+    "Phi3ForCausalLM": "phi3",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
+
+TIED = ("gemma", "cohere", "lfm2", "starcoder2")
+
+# Documented defaults of Gemma3TextConfig (transformers 4.50), which its small checkpoints leave
+# out.
+DEFAULTS: dict[str, Mapping[str, object]] = {
+    "gemma3_text": {
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+    },
+}
+
+# A left-over key with one of these in its name may hold a state, a latent or a sparse cache.
+HINT = re.compile(
+    r"ssm|mamba|state|conv|linear_|recurren|rwkv|retention|retnet|lightning|delta|hyena|"
+    r"lora_rank|latent|compress|sparse|index|kv_shared|cross_layer|attn_type|attention_type|"
+    r"hybrid|memory|fourier|wkv|gla_|kda|mla|swa_|block_types|layer_types|block_configs"
+)
+# Left-over keys of an unknown architecture that may hold geometry.
+GEOMETRY = re.compile(
+    r"(?:^|_)(?:dim|rank|heads?|size|layers?|width|experts?|window|pattern|types?|freq|period|"
+    r"interval|kernel|blocks?|groups?|stride|depth)(?:$|_)"
+)
+# Names that match by accident: training, initialisation, tokens, generation, implementation.
+HARMLESS = re.compile(
+    r"^(?:output_hidden_states|ignore_index|hidden_states?_.*|use_mamba_kernels|.*_bias|.*_act|activation_.*|.*rope_theta|"
+    r"indexer_rope_interleave|.*token_(?:id|index)|time_step_.*|initializer_.*|.*dropout.*|"
+    r"residual_in_fp32|pretraining_.*|problem_type|model_type|rope_.*|chunk_size_feed_forward|"
+    r"chunk_size|no_repeat_ngram_size|num_return_sequences|num_beam.*|encoder_no_repeat.*|"
+    r"gradient_checkpointing.*|.*_layer_?norm.*|.*layer_norm.*|layernorm.*|norm_.*|qk_norm_type|"
+    r"tie_.*|router_.*|.*_coef|vocab_size|bos_.*|eos_.*|torch_dtype|dtype|rotary_dim|"
+    r"original_max_position_embeddings|max_window_layers|use_cache|moe_router_dtype|"
+    r"mamba_hidden_act|mamba_chunk_size|is_.*|rms_norm_.*|final_logit_.*|n_group|topk_group|"
+    r"num_expert_group|topk_method|expand|ep_size|num_logits_to_keep|auto_map|"
+    r"mtp_use_dedicated_embeddings|mamba_ssm_(?:cache_)?dtype|add_cross_attention|cache_.*|"
+    r"cross_attention_hidden_size|moe_shared_expert_overlap|return_.*|group_.*|type_vocab_size)$"
+)
+# Tables whose inside says nothing about the text model.
+ASIDE = re.compile(
+    r"^(?:vision|audio|visual|speech|rope|quantization|auto_map|id2label|label2id|"
+    r"generation|task_specific|compression|pruned_heads|image|video|sub_configs)"
+)
+
+
+def from_config(
+    config: Mapping[str, object],
+    where: str,
+    name: str = "",
+    quant: Mapping[str, object] | None = None,
+) -> Model:
+    """The model that a config.json describes; `quant` is the hf_quant_config.json beside it."""
+    if not isinstance(config, Mapping) or any(not isinstance(key, str) for key in config):
+        raise PlanError(where, "not a table of keys", "a config.json of a language model")
+    outer = Keys(config)
+    text = _text_part(outer)
+    kind = _kind(outer, text)
+    keys = Keys({**DEFAULTS.get(kind, {}), **text.values}, text.path, outer.problems)
+    keys.values = {**keys.values, "model_type": kind}
+    reader, known = _reader(kind)
+    if not known and not keys.has("num_hidden_layers", "n_layer", "num_layers"):
+        raise PlanError(where, "no num_hidden_layers", "a config.json of a language model")
+    stack = reader(keys)
+    model = _assemble(keys, outer, stack, kind, where, name, quant)
+    if outer.problems:
+        raise PlanError(where, _told(outer.problems))
+    _judge(keys, where, kind, known)
+    return model
+
+
+def _told(problems: list[str]) -> str:
+    unique = list(dict.fromkeys(problems))
+    more = len(unique) - MAX_PROBLEMS
+    return "; ".join(unique[:MAX_PROBLEMS] + ([f"and {more} more"] if more > 0 else []))
+
+
+def _text_part(outer: Keys) -> Keys:
+    """The language model inside a multimodal wrapper, at most two wrappers deep."""
+    part = outer
+    for _ in range(2):
+        inner = next((n for n in WRAPPERS if isinstance(part.values.get(n), Mapping)), None)
+        if inner is None:
+            break
+        part = part.table(inner)
+    return part
+
+
+def _kind(outer: Keys, text: Keys) -> str:
+    """The model_type of the text part; where it names no known family, its architecture's."""
+    kind = text.word("model_type") or outer.word("model_type")
+    if kind in READERS or kind in PLAIN:
+        return kind
+    for keys in (text, outer):
+        names = keys.get("architectures")
+        named = names[0] if isinstance(names, list) and names else None
+        if isinstance(named, str) and named in ARCHITECTURES:
+            return ARCHITECTURES[named]
+    return kind
+
+
+def _reader(kind: str) -> tuple[Reader, bool]:
+    if kind in READERS:
+        return READERS[kind], True
+    return plain, kind in PLAIN
+
+
+def _assemble(
+    keys: Keys,
+    outer: Keys,
+    stack: Stack,
+    kind: str,
+    where: str,
+    name: str,
+    quant: Mapping[str, object] | None,
+) -> Model:
+    dtype: Dtype = dtype_of(keys, "dtype", "torch_dtype") or _outer_dtype(outer, keys)
+    beside = None if quant is None else Keys(quant, "hf_quant_config.", outer.problems)
+    holder = keys if keys.has("quantization_config", "compression_config") else outer
+    quantization = read_quantization(holder, beside)
+    fp4 = keys.word("expert_dtype").lower()
+    if fp4 not in ("", "fp4", "mxfp4", "fp8"):
+        keys.problem("expert_dtype", f"{shown(fp4)} is not known (fp4, fp8)")
+    if fp4 in ("fp4", "mxfp4"):
+        quantization = quantization.with_mxfp4_experts()
+    if keys.problems:
+        quantization = UNQUANTISED
+    weights, layers, drafts = store(tuple(stack.layers), tuple(stack.drafts), dtype, quantization)
+    tied = keys.get("tie_word_embeddings", "tie_embedding")
+    holder = keys if tied is not None else outer
+    names = outer.get("architectures")
+    return Model(
+        name=name or outer.word("_name_or_path") or where,
+        layers=layers,
+        draft_layers=drafts,
+        hidden=keys.count("hidden_size", "n_embd", "block_dim"),
+        vocab=keys.count("vocab_size"),
+        tied_embeddings=holder.flag(
+            "tie_word_embeddings", "tie_embedding", default=kind.startswith(TIED)
+        ),
+        max_len=keys.count("max_position_embeddings", "model_max_length", "seq_length"),
+        dtype=dtype,
+        weights=weights,
+        kv_dtype=quantization.kv_dtype,
+        state_dtype=dtype_of(keys, "mamba_ssm_dtype", "mamba_ssm_cache_dtype"),
+        architecture=names[0]
+        if isinstance(names, list) and names and isinstance(names[0], str)
+        else kind,
+        source=where,
+        encoder=encoder_parameters(outer),
+    )
+
+
+def _outer_dtype(outer: Keys, keys: Keys) -> Dtype:
+    """The wrapper's dtype; bf16 where none is stated, as every recent checkpoint is stored."""
+    return (dtype_of(outer, "dtype", "torch_dtype") if outer is not keys else None) or "bf16"
+
+
+def _judge(keys: Keys, where: str, kind: str, known: bool) -> None:
+    """Refuse a config whose left-over keys may describe what was not priced."""
+    suspects = [key for key in _leftover(keys, deep=not known) if _hints(key)]
+    if suspects:
+        raise PlanError(
+            where,
+            f"architecture {shown(kind or 'unknown')} has keys that are not understood: "
+            + ", ".join(suspects[:MAX_PROBLEMS]),
+            "they hint at recurrent, latent or sparse attention, which would be mispriced",
+        )
+    if known:
+        return
+    strange = [key for key in _leftover(keys, deep=True) if GEOMETRY.search(key.rpartition(".")[2])]
+    if strange:
+        raise PlanError(
+            where,
+            f"architecture {shown(kind or 'unknown')} is not known, nor are its keys "
+            + ", ".join(strange[:MAX_PROBLEMS]),
+            "give a model of a known family",
+        )
+
+
+def _hints(key: str) -> bool:
+    return HINT.search(key.rpartition(".")[2].lower()) is not None
+
+
+def _leftover(keys: Keys, deep: bool) -> Iterator[str]:
+    """Names of the keys that no reader looked at and that say something."""
+    for name, value in keys.values.items():
+        if name in keys.used or HARMLESS.match(name) or ASIDE.match(name):
+            continue
+        if value is None or value is False or value in (0, "", 1.0) or value in ([], {}):
+            continue
+        yield f"{keys.path}{name}"
+        if deep and isinstance(value, Mapping) and keys.path.count(".") < 4:
+            inner: Value = value
+            yield from _leftover(Keys(inner, f"{keys.path}{name}."), deep)
