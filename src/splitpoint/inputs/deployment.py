@@ -2,7 +2,18 @@
 
 from typing import Literal
 
+from splitpoint.inputs.checks import Problem, within
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.model import (
+    Attention,
+    Compressed,
+    Experts,
+    Ffn,
+    LinearState,
+    Mixer,
+    Mlp,
+    Model,
+)
 from splitpoint.record import Record
 
 Role = Literal["mixed", "prefill", "decode"]
@@ -16,6 +27,10 @@ Routing = Literal[
     "prefix_aware",
 ]
 
+# Assumed: past any cluster that serves one model.
+MAX_GPUS = 2**16
+MAX_DEGREE = 2**12
+
 
 class Topology(Record, frozen=True, kw_only=True):
     """One instance: tensor, data, pipeline and expert parallel degrees.
@@ -28,6 +43,15 @@ class Topology(Record, frozen=True, kw_only=True):
     dp: int = 1
     pp: int = 1
     ep: int = 1
+
+    def problems(self) -> list[Problem]:
+        """Faults of the degrees, whatever the model."""
+        degrees = (("tp", self.tp), ("dp", self.dp), ("pp", self.pp))
+        faults = [fault for name, value in degrees for fault in within(name, value, 1, MAX_DEGREE)]
+        if self.ep not in (1, self.tp * self.dp):
+            hint = f"1 or tp x dp = {self.tp * self.dp}"
+            faults.append(Problem("ep", f"{self.ep} is not possible", hint))
+        return faults
 
     @property
     def gpus(self) -> int:
@@ -50,6 +74,10 @@ class Pool(Record, frozen=True, kw_only=True):
     replicas: int
     engine: Engine
 
+    def problems(self) -> list[Problem]:
+        """Faults of the pool."""
+        return within("replicas", self.replicas, 1, MAX_GPUS)
+
     @property
     def gpus(self) -> int:
         """GPUs of the whole pool."""
@@ -70,6 +98,14 @@ class Deployment(Record, frozen=True, kw_only=True):
     routing: Routing = "prefix_aware"
     decode_routing: Routing = "least_kv"
 
+    def problems(self) -> list[Problem]:
+        """Faults of the set of pools."""
+        roles = sorted(pool.role for pool in self.pools)
+        if roles in (["mixed"], ["decode", "prefill"]):
+            return []
+        what = f"are {', '.join(roles) or 'empty'}"
+        return [Problem("pools", what, "one mixed pool, or one prefill and one decode pool")]
+
     @property
     def gpus(self) -> int:
         """GPUs of all pools."""
@@ -83,3 +119,60 @@ class Deployment(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         letters = {"mixed": "", "prefill": "P ", "decode": "D "}
         return " + ".join(letters[pool.role] + str(pool) for pool in self.pools)
+
+
+def problems(topology: Topology, model: Model) -> tuple[str, ...]:
+    """Why the engine would refuse to run the model in this topology; empty where it runs."""
+    experts = any(isinstance(layer.ffn, Experts) for layer in model.layers)
+    words = [str(fault) for fault in topology.problems()]
+    if topology.pp > len(model.layers):
+        words.append(f"pp {topology.pp} is more than its {len(model.layers)} layers")
+    if not experts and topology.dp > 1:
+        words.append("dp above 1 is for mixture-of-experts models; use replicas")
+    if not experts and topology.ep > 1:
+        words.append("ep is for mixture-of-experts models")
+    # Equal layers share one object, so each kind is judged once.
+    mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
+    ffns = {layer.ffn for layer in model.layers if layer.ffn is not None}
+    words += [word for mixer in mixers for word in _mixer_problems(topology.tp, mixer)]
+    words += [word for ffn in ffns for word in _ffn_problems(topology, ffn)]
+    return tuple(dict.fromkeys(words))
+
+
+def _mixer_problems(tp: int, mixer: Mixer) -> list[str]:
+    if isinstance(mixer, LinearState):
+        return _state_problems(tp, mixer)
+    words = _undivided(tp, "tp", mixer.heads, "attention heads")
+    if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
+        words.append(f"tp {tp} neither divides nor repeats {mixer.kv_heads} KV heads")
+    if isinstance(mixer, Compressed):
+        words += _undivided(tp, "tp", mixer.o_groups, "output groups")
+    return words
+
+
+def _state_problems(tp: int, state: LinearState) -> list[str]:
+    if state.kind in ("mamba1", "short_conv"):
+        return _undivided(tp, "tp", state.conv_channels, "channels of the recurrent layers")
+    words = _undivided(tp, "tp", state.heads, "heads of the recurrent layers")
+    # Groups of mamba2 are repeated where tp does not divide them; keys of gdn and kda are not.
+    if state.kind in ("gdn", "kda"):
+        words += _undivided(tp, "tp", state.key_heads, "key heads of the recurrent layers")
+    return words
+
+
+def _ffn_problems(topology: Topology, ffn: Ffn) -> list[str]:
+    tp, ranks = topology.tp, topology.tp * topology.dp
+    if isinstance(ffn, Mlp):
+        return _undivided(tp, "tp", ffn.width, "columns of the feed-forward layers")
+    words = _undivided(tp, "tp", ffn.shared_width, "columns of the shared experts")
+    words += _undivided(tp, "tp", ffn.dense_width, "columns of the feed-forward layers")
+    if topology.ep == 1:
+        # Without expert parallelism the experts are cut over the ranks of all dp groups.
+        words += _undivided(ranks, "tp x dp", ffn.width, "columns of each expert")
+    elif topology.ep > ffn.count:
+        words.append(f"ep {topology.ep} is more than its {ffn.count} experts")
+    return words
+
+
+def _undivided(degree: int, name: str, count: int, what: str) -> list[str]:
+    return [f"{name} {degree} does not divide its {count} {what}"] if count % degree else []

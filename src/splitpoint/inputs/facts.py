@@ -1,0 +1,65 @@
+"""Facts shipped with the package: the GPUs by name, every number with its source."""
+
+import re
+from functools import cache
+from importlib import resources
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs import raw
+from splitpoint.inputs.checks import Problem
+from splitpoint.inputs.conversion import convert, nearest
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.record import Record
+
+
+class GpuFacts(Record, frozen=True, kw_only=True):
+    """One file of facts/gpus: the GPU, and other names that people give it."""
+
+    aliases: tuple[str, ...] = ()
+    gpu: Gpu
+
+
+def gpu(name: str) -> Gpu:
+    """The GPU of a name such as "H100 SXM", "h100" or "NVIDIA H100 80GB HBM3"."""
+    known = _by_key()
+    if _key(name) not in known:
+        raise PlanError("gpu", f"{name[:60]!r} is not a GPU of the catalogue", _hint(name))
+    return known[_key(name)]
+
+
+def gpu_names() -> tuple[str, ...]:
+    """The catalogue's own names, in alphabetical order."""
+    return tuple(sorted(facts.gpu.name for facts in _all()))
+
+
+def gpu_problems(given: str | Gpu) -> list[Problem]:
+    """A fault where a plan names a GPU that the catalogue does not have."""
+    if isinstance(given, Gpu) or _key(given) in _by_key():
+        return []
+    return [Problem("gpu", f"{given[:60]!r} is not a GPU of the catalogue", _hint(given))]
+
+
+def _hint(name: str) -> str:
+    return nearest(name, gpu_names()) + "; or a table with the keys of a GPU"
+
+
+@cache
+def _by_key() -> dict[str, Gpu]:
+    return {_key(name): facts.gpu for facts in _all() for name in (facts.gpu.name, *facts.aliases)}
+
+
+@cache
+def _all() -> tuple[GpuFacts, ...]:
+    folder = resources.files("splitpoint") / "facts" / "gpus"
+    made = []
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        if file.name.endswith(".toml"):
+            tree = raw.parse(file.name, ".toml", file.read_text(encoding="utf-8"))
+            made.append(convert(tree, GpuFacts, file.name))
+    return tuple(made)
+
+
+def _key(name: str) -> str:
+    """Spelling without case, punctuation and the vendor's words."""
+    bare = re.sub(r"nvidia|amd|geforce|instinct|tensor core|gpu", "", name[:100].lower())
+    return re.sub(r"[^a-z0-9]", "", bare)
