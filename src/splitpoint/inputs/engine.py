@@ -9,6 +9,7 @@ from splitpoint.record import Record
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
 KvDtype = Literal["auto"] | Dtype
+GraphMode = Literal["full_and_piecewise", "full_decode_only", "piecewise"]
 
 # Assumed bounds, past any engine in use; step curves hold one entry per sequence and per token
 # of the budget, so they also bound memory. 2^24 tokens clears the 10M context of Llama 4 Scout.
@@ -35,6 +36,7 @@ class Engine(Record, frozen=True, kw_only=True):
     async_scheduling: bool = True
     graphs: bool = True
     max_graph: int | None = None
+    graph_mode: GraphMode = "full_and_piecewise"
     drafts: int = 0
     acceptance: tuple[float, ...] = ()
 
