@@ -1,1 +1,1 @@
-"""TODO."""
+"""Launch files for a chosen deployment: one folder of scripts per engine, ready to run."""

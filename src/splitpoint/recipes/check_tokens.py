@@ -1,0 +1,288 @@
+"""Do the instances of this recipe give the tokens that one instance alone gives?
+
+Copied into every recipe as check.py; it needs Python 3.10 and nothing else. Numerics make equal
+prompts differ now and then (another batch, another kernel), so the pair is held against a noise
+floor: the same number of prompts served whole by the prefill and by the decode instance. Fisher's
+exact test, one-sided, tells whether the handoff differs more often than that.
+Exit code: 0 within the noise, 1 wrong tokens, 2 no answer, 3 too noisy to judge.
+"""
+
+import argparse
+import json
+import math
+import random
+import re
+import sys
+import urllib.error
+import urllib.request
+import uuid
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+# One false alarm in a thousand checks; 23 of 24 against 12 of 24 is still seen.
+ALPHA = 0.001
+FLOOR_LIMIT = 0.5
+OUTPUT_TOKENS = 16
+SHORTEST = 5
+# Ids that every vocabulary in use has, past the special ones at its start.
+TOKEN_IDS = (100, 2000)
+TIMEOUT = 600.0
+
+
+class Instance(NamedTuple):
+    """A serving process: its name in this recipe, where it answers, what it says of its KV pool."""
+
+    name: str
+    url: str
+    block_tokens: int | None
+    kv_blocks: int | None
+
+
+class Result(NamedTuple):
+    """Prompts whose tokens differ, anywhere and from the first token on, out of `prompts`."""
+
+    prompts: int
+    differ: int
+    first: int
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check every pair, print one line each, and return the exit code."""
+    options = _options(arguments)
+    roles = {"prefill": options.prefill, "decode": options.decode, "mixed": options.mixed}
+    try:
+        instances = {
+            role: [_instance(f"{role}-{number}", url) for number, url in enumerate(urls)]
+            for role, urls in roles.items()
+        }
+        everyone = [instance for group in instances.values() for instance in group]
+        if not everyone:
+            print("nothing to check: name instances with --prefill, --decode or --mixed")
+            return 2
+        compare_pools(everyone, options.kv_blocks)
+        if len({i.block_tokens for i in everyone if i.block_tokens}) > 1:
+            sizes = ", ".join(f"{i.name} {i.block_tokens}" for i in everyone)
+            print(f"WRONG: block tokens differ ({sizes}); a handoff would mix up tokens")
+            return 1
+        codes = list(_checks(options, instances))
+    except (OSError, ValueError, KeyError) as error:
+        print(f"no answer: {error}")
+        return 2
+    return 1 if 1 in codes else max(codes, default=0)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", required=True, help="served model name")
+    for role in ("prefill", "decode", "mixed"):
+        parser.add_argument(f"--{role}", action="append", default=[], metavar="URL")
+    parser.add_argument("--router", metavar="URL")
+    parser.add_argument(
+        "--kv-blocks",
+        action="append",
+        default=[],
+        metavar="NAME=BLOCKS",
+        help="KV blocks of one rank as predicted",
+    )
+    parser.add_argument("--prompts", type=int, default=24)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+def _checks(options: argparse.Namespace, groups: dict[str, list[Instance]]) -> Iterable[int]:
+    everyone = [instance for group in groups.values() for instance in group]
+    block = next((i.block_tokens for i in everyone if i.block_tokens), 16)
+    longest = min(_max_len(instance.url) for instance in everyone) - OUTPUT_TOKENS
+    model, count = options.model, options.prompts
+
+    def fresh(*names: object) -> list[list[int]]:
+        return prompts_for(count, block, longest, f"{options.seed} {names}")
+
+    for prefill in groups["prefill"]:
+        for decode in groups["decode"]:
+            floor = compare(
+                fresh("floor", prefill.name, decode.name),
+                lambda p, at=prefill: complete(at.url, model, p),
+                lambda p, at=decode: complete(at.url, model, p),
+            )
+            pair = compare(
+                fresh("pair", prefill.name, decode.name),
+                lambda p, at=prefill: complete(at.url, model, p),
+                lambda p, a=prefill, b=decode: hand_over(a.url, b.url, model, p),
+            )
+            yield judge(f"{prefill.name} -> {decode.name}", pair, floor)
+    reference = (groups["prefill"] or groups["mixed"])[0]
+    floor = compare(
+        fresh("floor", reference.name),
+        lambda p: complete(reference.url, model, p),
+        lambda p: complete(reference.url, model, p),
+    )
+    others = [(i.name, i.url) for i in groups["mixed"][1:]]
+    for name, url in [*others, *([("router", options.router)] if options.router else [])]:
+        pair = compare(
+            fresh("pair", name),
+            lambda p: complete(reference.url, model, p),
+            lambda p, at=url: complete(at, model, p),
+        )
+        yield judge(f"{reference.name} alone, {name}", pair, floor)
+
+
+def compare_pools(instances: list[Instance], predicted: list[str]) -> None:
+    """Print the KV blocks that each instance reports beside the predicted ones."""
+    expected = dict(entry.rsplit("=", 1) for entry in predicted)
+    for instance in instances:
+        blocks, wanted = instance.kv_blocks, expected.get(instance.name)
+        if blocks is None:
+            print(f"{instance.name}: reports no KV pool")
+        elif wanted is None or int(wanted) == 0:
+            print(f"{instance.name}: {blocks:,} KV blocks of {instance.block_tokens} tokens")
+        else:
+            off = 100 * (blocks / int(wanted) - 1)
+            print(
+                f"{instance.name}: {blocks:,} KV blocks of {instance.block_tokens} tokens, "
+                f"predicted {int(wanted):,} ({off:+.1f}%)"
+            )
+
+
+def judge(name: str, pair: Result, floor: Result) -> int:
+    """Print and return the finding: 0 within the noise, 1 wrong, 3 too noisy to say."""
+    chance = min(
+        exceeds(pair.differ, pair.prompts, floor.differ, floor.prompts),
+        exceeds(pair.first, pair.prompts, floor.first, floor.prompts),
+    )
+    counts = (
+        f"{pair.differ} of {pair.prompts} prompts differ, {pair.first} from the first token; "
+        f"noise floor {floor.differ} and {floor.first} of {floor.prompts}"
+    )
+    if chance < ALPHA:
+        print(f"{name}: WRONG: {counts} (chance {chance:.1e})")
+        return 1
+    if floor.differ > FLOOR_LIMIT * floor.prompts and pair.differ:
+        print(f"{name}: TOO NOISY to judge: {counts}; serve with float32 or more prompts")
+        return 3
+    print(f"{name}: equal within the noise: {counts}")
+    return 0
+
+
+def exceeds(hits: int, tries: int, floor_hits: int, floor_tries: int) -> float:
+    """Chance of `hits` or more of all differences falling to the first group, both groups alike:
+    the upper tail of the hypergeometric distribution."""
+    total, marked = tries + floor_tries, hits + floor_hits
+    ways = sum(
+        math.comb(tries, k) * math.comb(floor_tries, marked - k)
+        for k in range(hits, min(tries, marked) + 1)
+    )
+    return ways / math.comb(total, marked)
+
+
+def compare(prompts: list[list[int]], one: Any, other: Any) -> Result:
+    """Serve each prompt both ways, one at a time, and count the differences."""
+    pairs = [(one(prompt), other(prompt)) for prompt in prompts]
+    return Result(
+        prompts=len(pairs),
+        differ=sum(a != b for a, b in pairs),
+        first=sum(a[:1] != b[:1] for a, b in pairs),
+    )
+
+
+def prompts_for(count: int, block: int, longest: int, seed: str) -> list[list[int]]:
+    """Random token ids of lengths on, beside and between block boundaries."""
+    near = (
+        SHORTEST,
+        block - 1,
+        block,
+        block + 1,
+        block + block // 2,
+        2 * block,
+        2 * block + 1,
+        3 * block + 7,
+    )
+    lengths = sorted({min(max(n, SHORTEST), longest) for n in near})
+    draw = random.Random(seed)
+    return [
+        [draw.randrange(*TOKEN_IDS) for _ in range(lengths[index % len(lengths)])]
+        for index in range(count)
+    ]
+
+
+def complete(url: str, model: str, prompt: list[int]) -> list[int]:
+    """Greedy tokens of one instance (or of the router) for a prompt of token ids."""
+    return _tokens(_post(url, _body(model, prompt, OUTPUT_TOKENS)))
+
+
+def hand_over(prefill: str, decode: str, model: str, prompt: list[int]) -> list[int]:
+    """Greedy tokens of a pair, by the two steps that the router takes."""
+    request = {"X-Request-Id": str(uuid.uuid4())}
+    params = {
+        "do_remote_decode": True,
+        "do_remote_prefill": False,
+        "remote_engine_id": None,
+        "remote_block_ids": None,
+        "remote_host": None,
+        "remote_port": None,
+    }
+    first = _body(model, prompt, 1) | {"kv_transfer_params": params}
+    handed = _post(prefill, first, request)["kv_transfer_params"]
+    if not handed:
+        raise ValueError(f"{prefill} handed nothing over: is it a kv_producer?")
+    second = _body(model, prompt, OUTPUT_TOKENS) | {"kv_transfer_params": handed}
+    return _tokens(_post(decode, second, request))
+
+
+def _body(model: str, prompt: list[int], tokens: int) -> dict[str, Any]:
+    return {
+        "model": model,
+        "prompt": prompt,
+        "max_tokens": tokens,
+        "min_tokens": tokens,
+        "temperature": 0,
+        "ignore_eos": True,
+        "return_token_ids": True,
+    }
+
+
+def _tokens(answer: dict[str, Any]) -> list[int]:
+    return list(answer["choices"][0]["token_ids"])
+
+
+def _post(url: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> Any:
+    request = urllib.request.Request(
+        f"{url}/v1/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"} | (headers or {}),
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise ValueError(f"{url} answers {error.code}: {error.read(300)!r}") from error
+
+
+def _get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=TIMEOUT) as answer:
+        text: bytes = answer.read()
+    return text.decode()
+
+
+def _max_len(url: str) -> int:
+    models = json.loads(_get(f"{url}/v1/models"))["data"]
+    return int(models[0]["max_model_len"])
+
+
+def _instance(name: str, url: str) -> Instance:
+    line = re.search(r"^vllm:cache_config_info\{(.*)\}", _get(f"{url}/metrics"), re.MULTILINE)
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', line[1])) if line else {}
+    return Instance(
+        name=name,
+        url=url,
+        block_tokens=_number(labels.get("block_size")),
+        kv_blocks=_number(labels.get("num_gpu_blocks")),
+    )
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.isdigit() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""The README of a recipe: how to run it, what it should give, and what it leaves to the engine."""
+
+from collections.abc import Sequence
+
+from splitpoint import units
+from splitpoint.inputs.deployment import Pool
+from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.recipes.placement import Instance
+from splitpoint.recipes.serving import Serving
+
+
+def text(made: Serving, instances: Sequence[Instance], nodes: int, routed: bool) -> str:
+    """The whole README."""
+    sections = [
+        _head(made, instances, nodes),
+        _steps(nodes),
+        _expect(made),
+        _measure(made),
+        _notes(made, nodes, routed),
+    ]
+    return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def _head(made: Serving, instances: Sequence[Instance], nodes: int) -> str:
+    engine = made.deployment.pools[0].engine
+    rows = [
+        [
+            instance.name,
+            _plain(str(instance.pool.topology)),
+            "; ".join(
+                f"node {share.node}: GPU {', '.join(str(gpu) for gpu in share.gpus)}"
+                for share in instance.shares
+            ),
+            str(instance.port),
+        ]
+        for instance in instances
+    ]
+    where = "one node" if nodes == 1 else f"{nodes} nodes"
+    return "\n\n".join(
+        [
+            f"# {_plain(made.model)} on {made.deployment.gpus} x {_plain(made.gpu)}",
+            f"{_plain(str(made.deployment))}, on {where}. Written by Splitpoint for "
+            f"vLLM {_plain(engine.version)} and vllm-router 0.1.17 "
+            "(`pip install vllm-router`, `nixl` for the KV transfer).",
+            _table(["instance", "topology", "place", "port"], rows),
+        ]
+    )
+
+
+def _steps(nodes: int) -> str:
+    start = (
+        "bash run.sh          # start every instance and wait until they answer"
+        if nodes == 1
+        else f"NODE=0 bash run.sh   # on node 0, and so on up to NODE={nodes - 1}, all at once"
+    )
+    steps = [
+        "## Run",
+        "",
+        "```bash",
+        start,
+        "bash check.sh        # are the tokens right? exit code 0 before any measurement",
+        "bash stop.sh         # " + ("stop them" if nodes == 1 else "on every node"),
+        "```",
+        "",
+        "`env.sh` holds what is yours to set: where the weights lie, the addresses of the nodes, "
+        "the Python that has vLLM. Extra flags after `run.sh` go to every `vllm serve`.",
+    ]
+    if nodes > 1:
+        steps += [
+            "",
+            "Every node needs this folder, the weights under the same name, and "
+            + ", ".join(f"`NODE_{node}`" for node in range(nodes))
+            + " set to addresses that the other nodes reach. Node 0 also runs the router. An "
+            "instance that spans nodes has one script per node (`<name>.node<number>.sh`); the "
+            "first of them answers HTTP, the others run headless and find it by its address.",
+        ]
+    return "\n".join(steps)
+
+
+def _expect(made: Serving) -> str:
+    if not made.points:
+        return ""
+    at = made.plan.slo.percentile if made.plan else 90.0
+    rows = [
+        [
+            _plain(point.load),
+            _spread([point.ttft.p50, point.ttft.at_slo]),
+            _spread([point.tpot.p50, point.tpot.at_slo]),
+            units.count(point.total_tok_s_gpu),
+            units.count(point.output_tok_s_gpu),
+            f"{point.interactivity:.1f}",
+            units.percent(point.attainment),
+            units.percent(point.success),
+        ]
+        for point in made.points
+    ]
+    header = [
+        "load",
+        f"TTFT p50 / p{at:g}",
+        f"TPOT p50 / p{at:g}",
+        "total tok/s/GPU",
+        "output tok/s/GPU",
+        "tok/s/user",
+        "within SLO",
+        "success",
+    ]
+    parts = [
+        "## What it should give",
+        "Simulated, not measured. Output throughput counts the GPUs of both sides. Repeated runs "
+        "of one configuration on real clusters differ by about 6% in throughput and TPOT and 10% "
+        "in TTFT (median, InferenceX, Apache-2.0): a smaller difference says nothing.",
+        _table(header, rows),
+    ]
+    if made.rests_on:
+        parts.append("The prediction rests on assumed numbers:")
+        parts.append("\n".join(f"- {_plain(words)}" for words in made.rests_on))
+    return "\n\n".join(parts)
+
+
+def _spread(values: Sequence[float]) -> str:
+    return " / ".join(units.seconds(value) for value in values)
+
+
+def _measure(made: Serving) -> str:
+    if made.plan is None:
+        return ""
+    workload, slo = made.plan.workload, made.plan.slo
+    shape = _dataset(workload)
+    if not shape:
+        return ""
+    loads = _loads(workload)
+    commands = "\n\n".join(_bench([*shape, *load], slo) for load in loads)
+    return (
+        "## Measure it\n\n"
+        "The same load by vLLM's own client, after `. ./env.sh`:\n\n"
+        f"```bash\n{commands}\n```"
+    )
+
+
+def _bench(words: Sequence[str], slo: Slo) -> str:
+    percentiles = ",".join(f"{p:g}" for p in sorted({50.0, slo.percentile, 99.0}))
+    lines = [
+        'vllm bench serve --base-url "$ENDPOINT" --model "$MODEL" '
+        '--served-model-name "$SERVED_NAME"',
+        " ".join(words),
+        f"--ignore-eos --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles {percentiles}",
+        f"--goodput ttft:{slo.ttft_s * 1000:g} tpot:{slo.tpot_s * 1000:g} "
+        "--save-result --save-detailed",
+    ]
+    return " \\\n  ".join(lines)
+
+
+def _dataset(workload: Workload) -> list[str]:
+    if isinstance(workload.isl, int) and isinstance(workload.osl, int):
+        return [
+            "--dataset-name random",
+            f"--random-input-len {workload.isl}",
+            f"--random-output-len {workload.osl}",
+        ]
+    return []
+
+
+def _loads(workload: Workload) -> list[list[str]]:
+    if workload.concurrency is not None:
+        many = (
+            workload.concurrency
+            if isinstance(workload.concurrency, tuple)
+            else (workload.concurrency,)
+        )
+        return [
+            [f"--max-concurrency {c}", f"--num-prompts {workload.requests or max(8 * c, 64)}"]
+            for c in many
+        ]
+    if workload.rate is not None:
+        rates = workload.rate if isinstance(workload.rate, tuple) else (workload.rate,)
+        count = workload.requests or 1000
+        return [
+            [
+                f"--request-rate {r:g}",
+                f"--burstiness {workload.burstiness:g}",
+                f"--num-prompts {count}",
+            ]
+            for r in rates
+        ]
+    return []
+
+
+def _notes(made: Serving, nodes: int, routed: bool) -> str:
+    deployment = made.deployment
+    notes = []
+    left = _left_open(deployment.pools)
+    if left:
+        notes.append(f"Left to the engine's defaults: {', '.join(left)}.")
+    if deployment.split:
+        notes += [
+            "Prefill instances are KV producers and decode instances consumers; a decode instance "
+            "pulls after the whole prefill. A failed pull answers HTTP 500; it never falls back to "
+            "a silent prefill on the decode side.",
+            "Graph modes follow the roles, as in the published recipes: PIECEWISE on prefill, "
+            "FULL_DECODE_ONLY on decode. Either holds fewer graphs than the default.",
+            "The KV transfer takes what UCX finds. Name the network cards with UCX_NET_DEVICES "
+            "where the machine has several, and look at `vllm:nixl_*` in `/metrics` for its speed.",
+        ]
+        if any(pool.topology.pp > 1 for pool in deployment.pools):
+            notes.append(
+                "The prefill side has pipeline stages: NIXL's pull takes them for plain full "
+                "attention only, not for sliding-window or linear-state layers."
+            )
+    if any(pool.engine.drafts for pool in deployment.pools):
+        notes.append(
+            "Drafts come from the model's own multi-token-prediction layers (method mtp). For a "
+            "separate draft model put its name into --speculative-config, the same on both sides."
+        )
+    if any(pool.topology.dp > 1 for pool in deployment.pools):
+        notes.append(
+            "The router sees one address per instance; which of its data-parallel ranks serves a "
+            "request is vLLM's choice, by load and without regard to cached prefixes."
+        )
+    if routed:
+        inexact = {deployment.routing, deployment.decode_routing} & {"least_requests", "least_kv"}
+        if inexact:
+            notes.append(
+                f"vllm-router has no {' or '.join(sorted(inexact))}: the recipe takes power_of_two."
+            )
+        if deployment.routing == "session":
+            notes.append("Session affinity needs an X-Session-ID header on every request.")
+        notes.append(
+            "The router tries failed requests again. To count failures, start it with "
+            "`bash router.sh --disable-retries`."
+        )
+    if nodes == 1:
+        notes.append(
+            "Everything listens on 127.0.0.1. ROUTER_HOST=0.0.0.0 opens the router to others; "
+            "nothing asks for a key."
+        )
+    return "## Good to know\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
+
+
+def _left_open(pools: Sequence[Pool]) -> list[str]:
+    settings = {
+        "--max-model-len": [pool.engine.max_len for pool in pools],
+        "--max-num-seqs": [pool.engine.max_seqs for pool in pools],
+        "--max-num-batched-tokens": [pool.engine.batched_tokens for pool in pools],
+        "--block-size": [pool.engine.block_size for pool in pools],
+    }
+    return [f"`{flag}`" for flag, values in settings.items() if None in values]
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _plain(words: str) -> str:
+    """Words of a user's file as they may stand in Markdown: one line, no markup of their own."""
+    line = "".join(c if c.isprintable() else " " for c in words)
+    return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in line)

@@ -1,0 +1,62 @@
+"""What a recipe is made from: the weights, the node, the deployment and what to expect of it."""
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from splitpoint.inputs.deployment import Deployment
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.plan import Plan
+from splitpoint.record import Record
+from splitpoint.verdict.answer import Answer, Holding, Point
+
+CONFIG = "config.json"
+
+
+class Serving(Record, frozen=True, kw_only=True):
+    """A deployment to launch. `model` is what the engine loads: a hub id or a folder of weights.
+
+    `points` are its predictions, one per load; empty where nothing was simulated.
+    """
+
+    model: str
+    gpu: str
+    gpus_per_node: int
+    visible: Literal["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
+    deployment: Deployment
+    plan: Plan | None = None
+    points: tuple[Point, ...] = ()
+    holdings: tuple[Holding, ...] = ()
+    rests_on: tuple[str, ...] = ()
+
+
+def serving(model: str, gpu: Gpu, deployment: Deployment) -> Serving:
+    """A deployment without a prediction."""
+    path = Path(model)
+    amd = gpu.architecture.startswith("cdna")
+    return Serving(
+        model=str(path.parent) if path.name == CONFIG else model,
+        gpu=gpu.name,
+        gpus_per_node=gpu.gpus_per_node,
+        visible="HIP_VISIBLE_DEVICES" if amd else "CUDA_VISIBLE_DEVICES",
+        deployment=deployment,
+    )
+
+
+def chosen(answer: Answer) -> Serving | None:
+    """The deployment that the verdict chose, with its predictions; None if it chose none."""
+    from splitpoint.inputs.facts import gpu as gpu_facts
+
+    point = next((p for p in answer.points if p.name == answer.verdict.chosen), None)
+    if point is None:
+        return None
+    gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_facts(answer.plan.gpu)
+    names = {str(pool.topology) for pool in point.deployment.pools}
+    return msgspec.structs.replace(
+        serving(answer.plan.model, gpu, point.deployment),
+        plan=answer.plan,
+        points=tuple(p for p in answer.points if p.deployment == point.deployment),
+        holdings=tuple(h for h in answer.holdings if h.topology in names),
+        rests_on=answer.verdict.rests_on,
+    )
