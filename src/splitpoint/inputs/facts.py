@@ -1,13 +1,14 @@
 """Facts shipped with the package: the GPUs by name, every number with its source."""
 
 import re
+from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs import raw
 from splitpoint.inputs.checks import Problem
-from splitpoint.inputs.conversion import convert, nearest
+from splitpoint.inputs.conversion import convert
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.record import Record
 
@@ -40,7 +41,15 @@ def gpu_problems(given: str | Gpu) -> list[Problem]:
 
 
 def _hint(name: str) -> str:
-    return nearest(name, gpu_names()) + "; or a table with the keys of a GPU"
+    spellings = {
+        spelling.lower(): facts.gpu.name
+        for facts in _all()
+        for spelling in (facts.gpu.name, *facts.aliases)
+    }
+    close = get_close_matches(name[:80].lower(), spellings, n=1, cutoff=0.7)
+    if close:
+        return f"did you mean {spellings[close[0]]!r}?"
+    return f"known: {', '.join(gpu_names())}; or a table with the keys of a GPU"
 
 
 @cache
