@@ -34,13 +34,21 @@ PUBLISHED = Deployment(
             role="prefill",
             topology=Topology(tp=2, dp=4, ep=8),
             replicas=2,
-            engine=msgspec.structs.replace(BOTH, max_seqs=32, batched_tokens=16384),
+            engine=msgspec.structs.replace(
+                BOTH, max_seqs=32, batched_tokens=16384, graph_mode="piecewise"
+            ),
         ),
         Pool(
             role="decode",
             topology=Topology(tp=4, dp=4, ep=16),
             replicas=1,
-            engine=msgspec.structs.replace(BOTH, max_seqs=272, batched_tokens=1104, max_graph=1088),
+            engine=msgspec.structs.replace(
+                BOTH,
+                max_seqs=272,
+                batched_tokens=1104,
+                max_graph=1088,
+                graph_mode="full_decode_only",
+            ),
         ),
     )
 )
@@ -119,7 +127,7 @@ def test_the_published_decode_instance_has_the_published_flags() -> None:
     assert "export VLLM_SSM_CONV_STATE_LAYOUT=DS\n" in decode
 
 
-def test_the_published_prefill_instance_produces_and_captures_piecewise() -> None:
+def test_the_published_prefill_instance_produces_and_captures_what_was_priced() -> None:
     files = vllm.files(serving("Qwen/Qwen3.8-2.4T-A95B", GB300, PUBLISHED))
     prefill = next(text for name, text in files.items() if name.startswith("prefill-1.node"))
     assert flag(prefill, "--max-num-batched-tokens") == "16384"

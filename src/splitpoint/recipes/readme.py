@@ -196,8 +196,6 @@ def _notes(made: Serving, nodes: int, routed: bool) -> str:
             "Prefill instances are KV producers and decode instances consumers; a decode instance "
             "pulls after the whole prefill. A failed pull answers HTTP 500; it never falls back to "
             "a silent prefill on the decode side.",
-            "Graph modes follow the roles, as in the published recipes: PIECEWISE on prefill, "
-            "FULL_DECODE_ONLY on decode. Either holds fewer graphs than the default.",
             "The KV transfer takes what UCX finds. Name the network cards with UCX_NET_DEVICES "
             "where the machine has several, and look at `vllm:nixl_*` in `/metrics` for its speed.",
         ]

@@ -50,13 +50,6 @@ POLICIES: dict[Routing, str] = {
     "session": "consistent_hash",
     "prefix_aware": "cache_aware",
 }
-# The modes of the published recipes (srt-slurm-recipes, Qwen3.8, GB300, 8k1k, Apache-2.0): a
-# decode instance sees a prefill only after a preemption, a prefill instance never decodes.
-GRAPH_MODES: dict[Role, str] = {
-    "mixed": "FULL_AND_PIECEWISE",
-    "prefill": "PIECEWISE",
-    "decode": "FULL_DECODE_ONLY",
-}
 KV_ROLES: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
@@ -166,7 +159,7 @@ def flags(pool: Pool, served: str) -> list[tuple[str, ...]]:
     words.append((f"--{no}enable-prefix-caching",))
     words.append(("--async-scheduling" if engine.async_scheduling else "--no-async-scheduling",))
     if engine.graphs:
-        words.append(("--compilation-config", _json(_graphs(pool.role, engine))))
+        words.append(("--compilation-config", _json(_graphs(engine))))
     else:
         words.append(("--enforce-eager",))
     if engine.drafts:
@@ -177,8 +170,8 @@ def flags(pool: Pool, served: str) -> list[tuple[str, ...]]:
     return words
 
 
-def _graphs(role: Role, engine: Engine) -> dict[str, object]:
-    settings: dict[str, object] = {"cudagraph_mode": GRAPH_MODES[role]}
+def _graphs(engine: Engine) -> dict[str, object]:
+    settings: dict[str, object] = {"cudagraph_mode": engine.graph_mode.upper()}
     if engine.max_graph is not None:
         settings["max_cudagraph_capture_size"] = engine.max_graph
     return settings
