@@ -179,10 +179,14 @@ def _layers(model: Model, engine: Engine) -> tuple[Layer, ...]:
 def _owned(model: Model, topology: Topology, engine: Engine) -> list[tuple[int, int, Cache]]:
     """(layer, stage, cache) of every cache; draft layers follow the model's, on the last stage."""
     stages = stage_of(len(model.layers), topology.pp)
+    layers = _layers(model, engine)
+    # Equal layers share one object, so each kind is worked out once.
+    distinct = {id(layer): layer for layer in layers}
+    caches = {key: layer_caches(layer, model, topology, engine) for key, layer in distinct.items()}
     return [
         (i, stages[i] if i < len(stages) else topology.pp - 1, cache)
-        for i, layer in enumerate(_layers(model, engine))
-        for cache in layer_caches(layer, model, topology, engine)
+        for i, layer in enumerate(layers)
+        for cache in caches[id(layer)]
     ]
 
 

@@ -107,10 +107,13 @@ def vector_bytes(elements: int, dtype: Dtype) -> int:
 def kv_dtype_of(model: Model, engine: Engine) -> Dtype:
     """The dtype keys and values are cached in: the engine's, else the model's, else its weights'.
 
-    `auto` takes what the checkpoint asks for, as vLLM does.
+    `auto` takes what the checkpoint asks for, as vLLM does; compressed attention has an fp8 cache
+    only (vLLM 0.32 deepseek_v4/attention.py).
     """
     if engine.kv_dtype != "auto":
         return engine.kv_dtype
+    if any(isinstance(layer.mixer, Compressed) for layer in model.layers):
+        return model.kv_dtype or "fp8"
     return model.kv_dtype or _activation(model)
 
 

@@ -1,0 +1,143 @@
+"""Requests a KV pool holds, and what each setting costs in requests.
+
+Two figures stand side by side: what the engine prints (blocks over blocks per request at its
+longest length) and what it can admit (block 0 is never used, requests are whole).
+"""
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.model import Dtype, Model
+from splitpoint.pricing.blocks import KvLayout, blocks_per_request, layout
+from splitpoint.pricing.caches import kv_dtype_of
+from splitpoint.pricing.engines import resolved, rules
+from splitpoint.pricing.ladder import ladder
+from splitpoint.record import Record
+
+DTYPE_STEPS: tuple[Dtype, ...] = ("bf16", "fp8")
+UTILIZATION_STEP = 0.01
+
+
+class Cost(Record, frozen=True, kw_only=True):
+    """One change of one setting, and the requests of a rank before and after it."""
+
+    setting: str
+    before: str
+    after: str
+    requests_before: int
+    requests_after: int
+
+    @property
+    def requests(self) -> int:
+        """Requests gained (negative: lost) by the change."""
+        return self.requests_after - self.requests_before
+
+
+def num_blocks(layout: KvLayout, kv_bytes: int) -> int:
+    """Blocks of a pool: floor(bytes / block bytes), block 0 among them."""
+    return max(kv_bytes, 0) // layout.block_bytes
+
+
+def max_concurrency(layout: KvLayout, kv_bytes: int, tokens: int) -> float:
+    """What the engine prints for one rank: blocks / blocks of a request of `tokens` tokens."""
+    need = blocks_per_request(layout, tokens)
+    return num_blocks(layout, kv_bytes) / need if need else 0.0
+
+
+def requests_held(layout: KvLayout, kv_bytes: int, tokens: int) -> int:
+    """Whole requests of `tokens` tokens that one rank holds at once; block 0 is never used."""
+    need = blocks_per_request(layout, tokens)
+    usable = max(num_blocks(layout, kv_bytes) - 1, 0)
+    return usable // need if need else 0
+
+
+def kv_tokens_reported(
+    layout: KvLayout, kv_bytes: int, max_len: int, engine: Engine, topology: Topology
+) -> int:
+    """The "KV cache size" in tokens as this engine version prints it.
+
+    concurrency x max length; before vLLM 0.20: blocks // groups x block tokens.
+    """
+    if rules(engine, topology).tokens_by_concurrency:
+        return int(max_concurrency(layout, kv_bytes, max_len) * max_len)
+    return num_blocks(layout, kv_bytes) // len(layout.groups) * layout.block_tokens
+
+
+def bytes_for(layout: KvLayout, tokens: int, requests: int = 1) -> int:
+    """Pool bytes that hold `requests` whole requests of `tokens` tokens, block 0 included."""
+    return (blocks_per_request(layout, tokens) * requests + 1) * layout.block_bytes
+
+
+def costs(
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    tokens: int,
+    *,
+    overrides: Mapping[str, int],
+) -> tuple[Cost, ...]:
+    """What drafts, utilisation, the graph reserve, block size, KV dtype and prefix caching cost.
+
+    Each setting is changed alone from the given one; an unset value follows the engine's rules,
+    and a rung that is set stays as it is.
+    """
+    base = _held(model, gpu, topology, engine, tokens, overrides)
+    kv_dtype = kv_dtype_of(model, engine)
+    block = resolved(engine, gpu, topology, model).block_size or 0
+    changes: list[tuple[str, str, str, Engine]] = [
+        (
+            "utilization",
+            f"{engine.utilization:g}",
+            f"{engine.utilization - UTILIZATION_STEP:g}",
+            replace(engine, utilization=engine.utilization - UTILIZATION_STEP),
+        ),
+        ("block_size", str(block), str(4 * block), replace(engine, block_size=4 * block)),
+    ]
+    if engine.drafts:
+        changes.append(("drafts", str(engine.drafts), "0", replace(engine, drafts=0)))
+    elif model.draft_layers:
+        changes.append(("drafts", "0", "1", replace(engine, drafts=1)))
+    if engine.graphs:
+        changes.append(("graphs", "on", "off", replace(engine, graphs=False, max_graph=None)))
+    changes += [
+        ("kv_dtype", kv_dtype, dtype, replace(engine, kv_dtype=dtype))
+        for dtype in DTYPE_STEPS
+        if dtype != kv_dtype
+    ]
+    turned = "off" if engine.prefix_caching else "on"
+    changes.append(
+        (
+            "prefix_caching",
+            "on" if engine.prefix_caching else "off",
+            turned,
+            replace(engine, prefix_caching=not engine.prefix_caching),
+        )
+    )
+    return tuple(
+        Cost(
+            setting=setting,
+            before=before,
+            after=after,
+            requests_before=base,
+            requests_after=_held(model, gpu, topology, changed, tokens, overrides),
+        )
+        for setting, before, after, changed in changes
+    )
+
+
+def _held(
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    tokens: int,
+    overrides: Mapping[str, int],
+) -> int:
+    settled = resolved(engine, gpu, topology, model)
+    pool = ladder(model, gpu, topology, settled, overrides=overrides).kv_bytes
+    return requests_held(layout(model, topology, settled), pool, tokens)
