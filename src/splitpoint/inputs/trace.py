@@ -17,6 +17,8 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 
 BUSIEST_WINDOW = 60.0
+# Bounds the memory that a description takes beside the trace itself.
+IDS_AT_ONCE = 1 << 22
 
 
 class Trace(Record, frozen=True, kw_only=True):
@@ -245,20 +247,46 @@ def reuse(trace: Trace) -> Reuse:
     Full blocks only, at most (isl - 1) // block_tokens of them because an engine computes the
     last input token itself. Blocks of generated text count once a later input holds them.
     """
-    counts = np.diff(trace.block_starts)
-    row = np.repeat(np.arange(len(trace)), counts)
-    place = np.arange(len(trace.block_ids)) - np.repeat(trace.block_starts[:-1], counts)
-    full = place < (trace.isl // trace.block_tokens)[row]
-    row, place, ids = row[full], place[full], trace.block_ids[full].astype(np.int64)
-    usable = place < ((trace.isl - 1) // trace.block_tokens)[row]
-    sessions = trace.session.astype(np.int64)[row]
-    width = int(ids.max(initial=0)) + 1
-    anywhere = seen_before(ids, row) & usable
-    in_session = seen_before(sessions * width + ids, row) & usable
+    in_session = np.zeros(len(trace), np.int64)
+    for rows in session_runs(trace):
+        part = arranged(trace, rows)
+        owner = np.repeat(part.session.astype(np.int64), np.diff(part.block_starts))
+        width = int(part.block_ids.max(initial=0)) + 1
+        keys = np.unique(owner * width + part.block_ids, return_inverse=True)[1]
+        in_session[rows] = found_blocks(part, keys)
     return Reuse(
-        anywhere=np.bincount(row[anywhere], minlength=len(trace)) * trace.block_tokens,
-        in_session=np.bincount(row[in_session], minlength=len(trace)) * trace.block_tokens,
+        anywhere=found_blocks(trace, trace.block_ids) * trace.block_tokens,
+        in_session=in_session * trace.block_tokens,
     )
+
+
+def found_blocks(trace: Trace, keys: NDArray[np.integer]) -> Longs:
+    """Usable blocks of each row whose key is that of a full block in an earlier row."""
+    counts = np.diff(trace.block_starts)
+    row = np.repeat(np.arange(len(trace), dtype=np.int32), counts)
+    last = trace.block_starts[1:][counts > 0] - 1
+    partial = trace.isl[counts > 0] % trace.block_tokens > 0
+    full = np.ones(len(keys), bool)
+    full[last[partial]] = False
+    # Of several values for one place the last is kept: backwards, that is the first row.
+    brought = np.full(int(keys.max(initial=0)) + 1, len(trace), np.int32)
+    brought[keys[full][::-1]] = row[full][::-1]
+    hit = brought[keys] < row
+    hit[last] = False
+    return np.bincount(row[hit], minlength=len(trace))
+
+
+def session_runs(trace: Trace) -> list[Longs]:
+    """Rows of sessions with several turns, session by session, in parts of bounded size."""
+    sizes = np.bincount(trace.session)
+    several = np.flatnonzero(sizes[trace.session] > 1)
+    rows = several[np.argsort(trace.session[several], kind="stable")]
+    if not len(rows) or not len(trace.block_ids):
+        return []
+    held = np.cumsum(np.diff(trace.block_starts)[rows])
+    heads = np.flatnonzero(np.diff(trace.session[rows], prepend=-1))
+    cuts = heads[np.flatnonzero(np.diff(held[heads] // IDS_AT_ONCE)) + 1]
+    return np.split(rows, cuts)
 
 
 def peak_rate(arrive_s: Floats) -> float:
@@ -277,13 +305,6 @@ def spread(column: Ints) -> Spread:
         p99=float(p99),
         max=float(column.max()),
     )
-
-
-def seen_before(keys: Longs, row: NDArray[np.integer]) -> NDArray[np.bool_]:
-    """For each key whether it stands in an earlier row; rows must not decrease."""
-    _, heads, inverse = np.unique(keys, return_index=True, return_inverse=True)
-    earlier: NDArray[np.bool_] = row[heads][inverse] < row
-    return earlier
 
 
 def session_heads(trace: Trace) -> Longs:
@@ -312,14 +333,18 @@ def turns_of(session: Ints) -> Ints:
 
 def sorted_by_arrival(trace: Trace) -> Trace:
     """The trace with rows in arrival order again; equal times keep their order."""
+    if (np.diff(trace.arrive_s) >= 0).all():
+        return trace
     return arranged(trace, np.argsort(trace.arrive_s, kind="stable"))
 
 
 def arranged(trace: Trace, rows: NDArray[np.integer]) -> Trace:
     """The trace with these rows in this order, nothing numbered anew."""
     counts = np.diff(trace.block_starts)[rows]
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
-    offsets = np.repeat(trace.block_starts[:-1][rows] - starts[:-1], counts)
+    ids = trace.block_ids
+    if len(ids):
+        spans = zip(trace.block_starts[rows].tolist(), counts.tolist(), strict=True)
+        ids = np.concatenate([ids[start : start + count] for start, count in spans])
     return replace(
         trace,
         arrive_s=trace.arrive_s[rows],
@@ -328,6 +353,6 @@ def arranged(trace: Trace, rows: NDArray[np.integer]) -> Trace:
         session=trace.session[rows],
         turn=trace.turn[rows],
         think_s=trace.think_s[rows],
-        block_starts=starts,
-        block_ids=trace.block_ids[offsets + np.arange(starts[-1])],
+        block_starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
+        block_ids=ids,
     )

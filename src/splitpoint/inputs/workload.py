@@ -10,6 +10,7 @@ Preset = Literal["agentic-coding", "chat", "long-context"]
 
 # Assumed bounds: what the simulator's columns and a sweep can carry.
 MAX_REQUESTS = 10**7
+MAX_THINK_S = 1e6
 MAX_RATE = 1e6
 MIN_RATE = 1e-6
 MAX_SWEEP = 64
@@ -43,7 +44,8 @@ class Workload(Record, frozen=True, kw_only=True):
     Arrivals: `rate` (requests per second, Poisson, `burstiness` the gamma shape as in
     `vllm bench serve`), or `concurrency` (closed loop), each a value or a list to sweep; a trace
     without either keeps its own timestamps. `scale` multiplies a trace's rate. `closed_loop`:
-    later turns of a session wait for the one before plus think time.
+    later turns of a session wait for the one before plus think time, of which no more than
+    `think_cap_s` is replayed.
     """
 
     trace: str | None = None
@@ -57,6 +59,7 @@ class Workload(Record, frozen=True, kw_only=True):
     requests: int | None = None
     scale: float = 1.0
     closed_loop: bool = True
+    think_cap_s: float | None = None
     seed: int = 0
 
     def problems(self) -> list[Problem]:
@@ -66,6 +69,7 @@ class Workload(Record, frozen=True, kw_only=True):
             if isinstance(value, int):
                 faults += within(name, value, 1, MAX_TOKENS)
         faults += within("requests", self.requests, 1, MAX_REQUESTS)
+        faults += within("think_cap_s", self.think_cap_s, 0, MAX_THINK_S)
         faults += within("seed", self.seed, 0, 2**63 - 1)
         return faults
 

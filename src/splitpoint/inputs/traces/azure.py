@@ -8,11 +8,15 @@ from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-import numpy as np
-
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces.columns import Line, assembled, token_count
+from splitpoint.inputs.traces.columns import (
+    Line,
+    assembled,
+    floats,
+    ints,
+    token_count,
+)
 from splitpoint.inputs.traces.table import rows
 
 SOURCE = "Azure LLM inference trace (Azure/AzurePublicDataset, CC-BY)"
@@ -28,9 +32,9 @@ def read(lines: Iterator[Line], path: str) -> Trace:
         osl.append(token_count(generated, line, "GeneratedTokens"))
     return assembled(
         path,
-        arrive_s=np.array(arrive),
-        isl=np.array(isl, np.int32),
-        osl=np.array(osl, np.int32),
+        arrive_s=floats(arrive),
+        isl=ints(isl),
+        osl=ints(osl),
         source=SOURCE,
         notes=("no sessions and no prefix identities in the source",),
     )

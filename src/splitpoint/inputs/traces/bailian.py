@@ -20,6 +20,9 @@ from splitpoint.inputs.traces.columns import (
     assembled,
     decoded,
     extended,
+    floats,
+    ints,
+    longs,
     think_times,
 )
 from splitpoint.inputs.traces.mooncake import identities_of
@@ -60,9 +63,20 @@ def read(lines: Iterator[Line], path: str) -> Trace:
         counts.append(len(row.hash_ids))
         extended(ids, row.hash_ids, line.where)
         places.append(line.number)
-    times, owner, answers = np.array(arrive), np.array(session), np.array(osl, np.int32)
-    tokens = np.array(isl, np.int32)
-    blocks = identities_of(tokens, np.array(ids), np.array(counts), places, path, BLOCK_TOKENS)
+    times, owner, answers = (
+        floats(arrive),
+        longs(session),
+        ints(osl),
+    )
+    tokens = ints(isl)
+    blocks = identities_of(
+        tokens,
+        longs(ids),
+        longs(counts),
+        places,
+        path,
+        BLOCK_TOKENS,
+    )
     return assembled(
         path,
         arrive_s=times,

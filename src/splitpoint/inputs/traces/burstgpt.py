@@ -9,10 +9,17 @@ Models are not told apart. There are no identities: nothing is reused.
 from array import array
 from collections.abc import Iterator
 
-import numpy as np
-
 from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces.columns import Line, assembled, seconds, think_times, token_count
+from splitpoint.inputs.traces.columns import (
+    Line,
+    assembled,
+    floats,
+    ints,
+    longs,
+    seconds,
+    think_times,
+    token_count,
+)
 from splitpoint.inputs.traces.table import header_of, rows
 
 SOURCE = "BurstGPT (HPMLL/BurstGPT, CC-BY-4.0)"
@@ -44,14 +51,14 @@ def read(lines: Iterator[Line], path: str) -> Trace:
             key = cells[3] or line.where
             session.append(numbers.setdefault(key, len(numbers)))
             elapsed.append(seconds(cells[4] or "0", line, "Elapsed time"))
-    owner, times = np.array(session), np.array(arrive)
+    owner, times = longs(session), floats(arrive)
     return assembled(
         path,
         arrive_s=times,
-        isl=np.array(isl, np.int32),
-        osl=np.array(osl, np.int32),
+        isl=ints(isl),
+        osl=ints(osl),
         session=owner if sessions else None,
-        think_s=think_times(times, owner, np.array(elapsed)) if sessions else None,
+        think_s=think_times(times, owner, floats(elapsed)) if sessions else None,
         closed=sessions,
         source=SOURCE,
         notes=(

@@ -4,7 +4,6 @@ The one idea: ids are numbered level by level, so that an id names its whole pre
 the source's ids name one block's tokens only. Also what all readers refuse.
 """
 
-import itertools
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,15 +17,16 @@ from splitpoint.inputs.trace import Floats, Ints, Longs, Trace, dense, sorted_by
 
 T = TypeVar("T")
 
-# Bounds on one trace, assumed: the largest public trace has 27 million rows (Azure 2024, chat).
+# Bounds on one trace, assumed: above the public traces, and such that reading one that reaches
+# them stays near 2 GiB.
 MAX_ROWS = 50_000_000
-MAX_IDS = 1 << 28
+MAX_IDS = 1 << 26
 MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 1e10
 MAX_ID = 2**63 - 1
 # Assumed: a WEKA session is one line, of some MiB at most in the public files.
 MAX_LINE = 64 * 1024**2
-NO_IDENTITY_BLOCK = 16
+NO_IDENTITY = 16
 
 
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
@@ -73,32 +73,34 @@ def assembled(
     if n == 0:
         raise PlanError(path, "no request in it")
     if identities is None:
-        identities = Identities(np.zeros(0, np.int64), np.zeros(n, np.int64), NO_IDENTITY_BLOCK)
-    raw = Trace(
-        name=plain_name(path),
-        arrive_s=arrive_s - arrive_s.min(),
-        isl=isl,
-        osl=osl,
-        session=np.arange(n, dtype=np.int32) if session is None else dense(session),
-        turn=np.zeros(n, np.int32),
-        think_s=np.zeros(n) if think_s is None else think_s,
-        block_starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(identities.counts))),
-        block_ids=prefix_ids(identities),
-        block_tokens=identities.block_tokens,
-        source=source,
-        closed=closed,
-        notes=notes,
+        starts, ids, block_tokens = np.zeros(n + 1, np.int64), np.zeros(0, np.int32), NO_IDENTITY
+    else:
+        starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(identities.counts)))
+        ids, block_tokens = prefix_ids(identities), identities.block_tokens
+    # Zeros cost no memory until they are written, which matters at tens of millions of rows.
+    trace = sorted_by_arrival(
+        Trace(
+            name=plain_name(path),
+            arrive_s=arrive_s - arrive_s.min(),
+            isl=isl,
+            osl=osl,
+            session=np.arange(n, dtype=np.int32) if session is None else dense(session),
+            turn=np.zeros(n, np.int32),
+            think_s=np.zeros(n) if think_s is None else think_s,
+            block_starts=starts,
+            block_ids=ids,
+            block_tokens=block_tokens,
+            source=source,
+            closed=closed,
+            notes=notes,
+        )
     )
-    trace = sorted_by_arrival(raw)
-    order = dense(trace.session)
-    turn = turns_of(order)
-    return msgspec.structs.replace(
-        trace,
-        session=order,
-        turn=turn,
-        think_s=np.where(turn == 0, 0.0, trace.think_s),
-        block_ids=dense(trace.block_ids),
-    )
+    if session is None:
+        return msgspec.structs.replace(trace, session=np.arange(n, dtype=np.int32))
+    owner = dense(trace.session)
+    turn = turns_of(owner)
+    think = np.where(turn == 0, 0.0, trace.think_s)
+    return msgspec.structs.replace(trace, session=owner, turn=turn, think_s=think)
 
 
 def plain_name(path: str) -> str:
@@ -108,29 +110,29 @@ def plain_name(path: str) -> str:
 
 def prefix_ids(identities: Identities) -> Ints:
     """Dense ids that are equal exactly where the source's ids agree from the first block on."""
-    ids, counts = dense(identities.ids).astype(np.int64), identities.counts
+    ids, counts = identities.ids, identities.counts
     starts = np.cumsum(counts) - counts
-    width = int(ids.max(initial=0)) + 1
     numbered = np.empty(len(ids), np.int32)
     prefix = np.zeros(len(counts), np.int64)
     known = 0
     rows = np.flatnonzero(counts)
-    for level in itertools.count():
+    for level in range(int(counts.max(initial=0))):
         rows = rows[counts[rows] > level]
-        if not len(rows):
-            return numbered
         places = starts[rows] + level
-        keys, inverse = np.unique(prefix[rows] * width + ids[places], return_inverse=True)
-        numbered[places] = known + inverse
-        prefix[rows] = known + inverse + 1
+        names, name = np.unique(ids[places], return_inverse=True)
+        keys, key = np.unique(prefix[rows] * len(names) + name, return_inverse=True)
+        numbered[places] = known + key
+        prefix[rows] = known + key
         known += len(keys)
-    raise AssertionError("the levels end with the longest row")
+    return numbered
 
 
 def completed(isl: Ints, ids: Longs, counts: Longs, block_tokens: int) -> Identities:
     """Identities with ceil(isl / block_tokens) ids a row; those not in the source are unique."""
     needed = -(-isl.astype(np.int64) // block_tokens)
     missing = needed - counts
+    if not missing.any():
+        return Identities(ids, needed, block_tokens)
     ends = np.repeat(np.cumsum(counts), missing)
     if len(ids) + len(ends) > MAX_IDS:
         raise PlanError("block ids", f"more than {MAX_IDS:,} of them", "cut the trace first")
@@ -184,6 +186,21 @@ def decoded(decoder: "msgspec.json.Decoder[T]", line: Line) -> T:
         raise PlanError(line.where, prefix + what.replace("`", "'")) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise PlanError(line.where, f"not a JSON object: {error}") from None
+
+
+def floats(buffer: "array[float]") -> Floats:
+    """The buffer as a column, not copied."""
+    return np.frombuffer(buffer, np.float64)
+
+
+def ints(buffer: "array[int]") -> Ints:
+    """The buffer of 32-bit integers as a column, not copied."""
+    return np.frombuffer(buffer, np.int32)
+
+
+def longs(buffer: "array[int]") -> Longs:
+    """The buffer of 64-bit integers as a column, not copied."""
+    return np.frombuffer(buffer, np.int64)
 
 
 def extended(ids: "array[int]", more: list[int], where: str) -> None:

@@ -27,6 +27,9 @@ from splitpoint.inputs.traces.columns import (
     decoded,
     extended,
     fitting_block,
+    floats,
+    ints,
+    longs,
 )
 
 # Published: Mooncake's open traces (kvcache-ai/Mooncake, FAST'25, Apache-2.0).
@@ -76,19 +79,19 @@ def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> T
         counts.append(len(row.hash_ids))
         extended(ids, row.hash_ids, line.where)
         places.append(line.number)
-    tokens = np.array(isl, np.int32)
-    identities = identities_of(tokens, np.array(ids), np.array(counts), places, path)
+    tokens = ints(isl)
+    identities = identities_of(tokens, longs(ids), longs(counts), places, path)
     named = len(numbers) > 0
     owner = np.array(session)
     # Requests outside any named session are sessions of their own.
     owner[owner < 0] = len(numbers) + np.flatnonzero(owner < 0)
     trace = assembled(
         path,
-        arrive_s=np.array(arrive),
+        arrive_s=floats(arrive),
         isl=tokens,
-        osl=np.array(osl, np.int32),
+        osl=ints(osl),
         session=owner,
-        think_s=np.array(think) if delays else None,
+        think_s=floats(think) if delays else None,
         identities=identities,
         closed=named and delays > 0,
         source=SOURCE,

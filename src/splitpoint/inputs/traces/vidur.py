@@ -6,10 +6,15 @@ Open-loop arrivals, no sessions and no identities: nothing is reused.
 from array import array
 from collections.abc import Iterator
 
-import numpy as np
-
 from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces.columns import Line, assembled, seconds, token_count
+from splitpoint.inputs.traces.columns import (
+    Line,
+    assembled,
+    floats,
+    ints,
+    seconds,
+    token_count,
+)
 from splitpoint.inputs.traces.table import rows
 
 SOURCE = "Vidur trace format (microsoft/vidur)"
@@ -25,9 +30,9 @@ def read(lines: Iterator[Line], path: str) -> Trace:
         osl.append(token_count(decode, line, "num_decode_tokens"))
     return assembled(
         path,
-        arrive_s=np.array(arrive),
-        isl=np.array(isl, np.int32),
-        osl=np.array(osl, np.int32),
+        arrive_s=floats(arrive),
+        isl=ints(isl),
+        osl=ints(osl),
         source=SOURCE,
         notes=("no sessions and no prefix identities in the source",),
     )

@@ -29,6 +29,9 @@ from splitpoint.inputs.traces.columns import (
     completed,
     decoded,
     extended,
+    floats,
+    ints,
+    longs,
     think_times,
 )
 
@@ -106,18 +109,24 @@ def read(lines: Iterator[Line], path: str) -> Trace:
             threads += 1
     if not len(isl):
         raise PlanError(path, "no request in it")
-    times = np.array(arrive) + (np.array(marked) if relative else 0.0)
-    owner, named = np.array(session), np.array(counts)
-    tokens = np.array(isl, np.int32)
+    times = floats(arrive) + (floats(marked) if relative else 0.0)
+    owner, named = longs(session), longs(counts)
+    tokens = ints(isl)
     return assembled(
         path,
         arrive_s=times,
         isl=tokens,
-        osl=np.array(osl, np.int32),
+        osl=ints(osl),
         session=owner,
-        think_s=known_or_gap(np.array(think), think_times(times, owner, np.array(service))),
+        think_s=known_or_gap(
+            floats(think),
+            think_times(times, owner, floats(service)),
+        ),
         identities=completed(
-            tokens, scoped(np.array(ids), np.repeat(np.array(scope), named)), named, block_tokens
+            tokens,
+            scoped(longs(ids), np.repeat(longs(scope), named)),
+            named,
+            block_tokens,
         ),
         closed=True,
         source=SOURCE,
