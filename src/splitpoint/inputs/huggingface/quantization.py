@@ -331,6 +331,7 @@ class _Matcher:
         self.quantization = quantization
         self.everywhere: list[str] = []
         self.by_layer: dict[int, list[str]] = {}
+        self.globs = [name for name in quantization.by_module if "*" in name]
         for pattern in quantization.ignored:
             # `layers.1*` is written for layer 1 alone, though as a glob it would name layer 10 too.
             own = re.match(r"layers\.(\d{1,5})(?=$|[.*])", pattern)
@@ -340,18 +341,32 @@ class _Matcher:
                 spelled = f"layers.{own.group(1)}.*" if pattern[own.end() :] == "*" else pattern
                 self.by_layer.setdefault(int(own.group(1)), []).append(spelled)
 
-    def format_of(self, kind: Kind, prefix: str, layer: int | None) -> Format | None:
-        """The format of `kind` in one layer (or outside the layers); None: as the model's dtype."""
-        names = [prefix + module for module in MODULES[kind]]
-        listed = [self.quantization.by_module[n] for n in names if n in self.quantization.by_module]
-        if listed:
-            return listed[0]
+    def format_of(
+        self, kind: Kind, prefix: str, layer: int | None, beside: str = " "
+    ) -> Format | None:
+        """The format of `kind` in one layer (None: outside the layers), the model's dtype if None.
+
+        Names under `beside` are not this kind's.
+        """
+        names = [prefix + m for m in MODULES[kind] if not m.startswith(beside)]
+        listed = self._listed(names)
+        if listed is not None:
+            return listed
         default = self.quantization.by_kind.get(kind, self.quantization.default)
         # The methods that quantise linear layers leave the output head alone unless it is listed.
         if default is None or kind == "lm_head":
             return None
         patterns = self.everywhere + ([] if layer is None else self.by_layer.get(layer, []))
         return None if any(_names(p, n) for p in patterns for n in names) else default
+
+    def _listed(self, names: list[str]) -> Format | None:
+        """The format that a mixed checkpoint lists for the first of `names` that it lists."""
+        listed = self.quantization.by_module
+        exact = next((listed[n] for n in names if n in listed), None)
+        if exact is not None:
+            return exact
+        globs = ((g, n) for n in names for g in self.globs if fnmatch.fnmatchcase(n, g))
+        return next((listed[g] for g, _ in globs), None)
 
 
 def _names(pattern: str, name: str) -> bool:
@@ -414,6 +429,9 @@ def _weights(
     found: dict[str, Format | None] = {}
     for kind in kinds:
         found[kind] = matcher.format_of(kind, prefix, index)
+    if isinstance(layer.ffn, Experts) and layer.ffn.dense_width:
+        # `mlp` is then the dense block, and the experts stand beside it.
+        found["experts"] = matcher.format_of("experts", prefix, index, beside="mlp.")
     kda = isinstance(layer.mixer, LinearState) and layer.mixer.kind == "kda"
     if kda:
         found["state"] = matcher.format_of("attention", prefix, index)
