@@ -193,13 +193,14 @@ def figure(
 
 
 RUNGS = (
-    figure("physical", 95.58 * GIB, "B", "published", "nvidia-smi of an H20, 97,871 MiB"),
-    figure("utilisation", -9.56 * GIB, "B", "computed", "1 - 0.90 of physical"),
-    figure("weights", -56.9 * GIB, "B", "computed", "30.5e9 parameters, bf16"),
-    figure("peak activations", -1.42 * GIB, "B", "assumed", "model of a 8,192-token profile run"),
-    figure("non-torch", -0.61 * GIB, "B", "measured", "median of 14 start-up logs"),
-    figure("CUDA graphs", -0.74 * GIB, "B", "assumed", "35 sizes, 21 MiB each"),
-    figure("KV", 26.35 * GIB, "B", "computed"),
+    figure("physical", 96.0 * GIB, "B", "published", "vendor's figure in GiB"),
+    figure("driver", 0.42 * GIB, "B", "published", "nvidia-smi of an H20, 97,871 MiB"),
+    figure("utilization", 9.56 * GIB, "B", "computed", "1 - 0.90 of what the driver reports"),
+    figure("weights", 56.9 * GIB, "B", "computed", "30.5e9 parameters, bf16"),
+    figure("activations", 1.42 * GIB, "B", "assumed", "model of a 8,192-token profile run"),
+    figure("non_torch", 0.61 * GIB, "B", "measured", "median of 14 start-up logs"),
+    figure("graphs", 0.74 * GIB, "B", "assumed", "35 sizes, 21 MiB each"),
+    figure("kv", 26.35 * GIB, "B", "computed", "what the rungs above leave"),
 )
 
 HOLDINGS = (

@@ -1,0 +1,145 @@
+"""Numbers and names as the reports print them, the same on a terminal, on a page and in a figure.
+
+Everything that came from a user's file goes through `plain` before it reaches a terminal.
+"""
+
+import math
+
+from splitpoint import units
+from splitpoint.inputs.deployment import Topology
+from splitpoint.verdict.answer import Answer, Figure, Point
+
+UNKNOWN = "-"
+RUNGS = {
+    "physical": "HBM on the package",
+    "driver": "not seen by the driver",
+    "utilization": "left unused by the engine",
+    "weights": "weights",
+    "activations": "peak activations",
+    "non_torch": "outside PyTorch",
+    "graphs": "CUDA graphs, estimated",
+    "kv": "KV pool",
+}
+HOLDS = {True: "yes", False: "no", None: "cannot be judged"}
+
+
+def plain(words: str) -> str:
+    """One line without control or direction characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else " " for c in words)
+
+
+def amount(value: float, unit: str) -> str:
+    """A value with its unit: bytes as GiB, seconds as ms, shares as per cent."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    if unit == "B":
+        return units.memory(value)
+    if unit == "B/s":
+        return units.bandwidth(value)
+    if unit == "s":
+        return units.seconds(value)
+    if unit == "share":
+        return units.percent(value)
+    if unit.startswith("of "):
+        return f"{units.percent(value)} {plain(unit)}"
+    return f"{three(value)} {plain(unit)}".rstrip()
+
+
+def figure(value: Figure) -> str:
+    """A figure with its unit."""
+    return amount(value.value, value.unit)
+
+
+def origin(value: Figure) -> str:
+    """Where a figure comes from: "assumed: model of the profile run"."""
+    return f"{value.origin}: {plain(value.source)}" if value.source else value.origin
+
+
+def rung(name: str) -> str:
+    """A rung of the memory ladder in words."""
+    return RUNGS.get(name, plain(name))
+
+
+def three(value: float) -> str:
+    """A number with three digits at least and thousands: "12,031", "0.0123"."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    if value == 0:
+        return "0"
+    decimals = min(9, max(0, 2 - math.floor(math.log10(abs(value)))))
+    text = f"{value:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def seconds(value: float) -> str:
+    """A time, or a dash where there is none."""
+    return units.seconds(value) if math.isfinite(value) else UNKNOWN
+
+
+def count(value: float) -> str:
+    """A count with thousands, or a dash where there is none."""
+    return units.count(value) if math.isfinite(value) else UNKNOWN
+
+
+def percent(share: float) -> str:
+    """A share of one in per cent; "0%" and "100%" only where that is exact."""
+    if not math.isfinite(share):
+        return UNKNOWN
+    if 0 <= share < 0.0005:
+        return "<0.1%" if share else "0%"
+    text = f"{share * 100:.1f}%"
+    if text == "100.0%":
+        return "100%" if share == 1 else ">99.9%" if share < 1 else text
+    return text
+
+
+def margin(value: float | None) -> str:
+    """A signed margin: "+12%", "-3.1%"; past tenfold as a factor: "39x"."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if value >= 9:
+        return f"{value + 1:,.0f}x"
+    return f"{value * 100:+.0f}%" if abs(value) >= 0.1 else f"{value * 100:+.1f}%"
+
+
+def topology(value: Topology | str) -> str:
+    """A topology as a user writes it."""
+    return plain(str(value))
+
+
+def slo(answer: Answer) -> str:
+    """The service level in one sentence."""
+    asked = answer.plan.slo
+    return (
+        f"{asked.percentile:g}% of requests: TTFT within {units.seconds(asked.ttft_s)}, "
+        f"TPOT within {units.seconds(asked.tpot_s)}"
+    )
+
+
+def shown(answer: Answer) -> tuple[Point, ...]:
+    """The points that the frontier table holds: the frontier, and what the verdict compares."""
+    names = {answer.verdict.chosen}
+    for comparison in answer.verdict.comparisons:
+        names |= {comparison.split, comparison.mixed}
+    return tuple(p for p in answer.points if p.on_frontier or p.name in names)
+
+
+def chosen(answer: Answer) -> Point | None:
+    """The point that the verdict chose."""
+    return next((p for p in answer.points if p.name == answer.verdict.chosen), None)
+
+
+def best(answer: Answer) -> tuple[Point, ...]:
+    """The best split and the best mixed point, as the verdict compares them."""
+    named = {point.name: point for point in answer.points}
+    for comparison in reversed(answer.verdict.comparisons):
+        if comparison.basis == "each at its best routing":
+            found = [named.get(name) for name in (comparison.split, comparison.mixed) if name]
+            return tuple(point for point in found if point is not None)
+    found_choice = chosen(answer)
+    return (found_choice,) if found_choice else ()
+
+
+def title(answer: Answer) -> str:
+    """The plan's name, or the model's."""
+    return plain(answer.plan.name or answer.model)

@@ -1,0 +1,94 @@
+"""The answer on a terminal."""
+
+import io
+import re
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from splitpoint.report import terminal
+from splitpoint.verdict.answer import Answer
+from tests.report import sample
+
+
+def told(answer: Answer, width: int = 100, *, colour: bool = False) -> str:
+    """What the terminal shows."""
+    stream = io.StringIO()
+    terminal.render(answer, Console(file=stream, width=width, force_terminal=colour))
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_no_line_is_wider_than_the_terminal(width: int) -> None:
+    assert max(cell_len(line) for line in told(sample.answer(), width).splitlines()) <= width
+
+
+def test_every_number_of_every_point_survives_80_columns() -> None:
+    text = told(sample.answer(), 80)
+    for row in (
+        "trace     8      6,200         87   41.7     2 s  38.4 ms   93.0%     100%",
+        "trace     8      3,100         43   84.7  69.6 s  18.9 ms   31.0%    87.0%",
+    ):
+        assert row in text
+    assert "…" not in text
+
+
+def test_a_pipe_gets_no_colour_and_a_terminal_does() -> None:
+    assert "\x1b" not in told(sample.answer())
+    assert "\x1b[" in told(sample.answer(), colour=True)
+
+
+def test_colour_changes_no_word() -> None:
+    coloured = re.sub(r"\x1b\[[0-9;]*m", "", told(sample.answer(), colour=True))
+    assert coloured == told(sample.answer())
+
+
+def test_the_sections_go_from_the_price_to_the_recipe() -> None:
+    text = told(sample.answer())
+    heads = [
+        "Workload: agentic-coding",
+        "What one request costs",
+        "What a GPU holds",
+        "The KV walls",
+        "The frontier",
+        "Where TTFT goes",
+        "Not simulated: 2",
+        "Verdict: mixed",
+        "When a split pays",
+        "What would change the answer",
+        "Recipe",
+    ]
+    places = [text.index("\n" + head) for head in heads]
+    assert places == sorted(places)
+
+
+def test_the_ladder_shows_what_is_taken_and_where_it_is_from() -> None:
+    text = told(sample.answer(), 120)
+    assert re.search(r"peak activations +- 1.42 +- 1.42 +assumed: model of a 8,192-token", text)
+    assert re.search(r"KV pool +26.35 +26.35 +computed", text)
+
+
+def test_a_failed_share_stands_beside_the_survivors_latency() -> None:
+    assert re.search(r"round_robin\n +trace .* 69.6 s .* 87.0%", told(sample.answer(), 80))
+
+
+def test_a_condition_that_cannot_be_judged_says_so() -> None:
+    assert "transfer below the stall it saves: cannot be judged\n" in told(sample.answer())
+
+
+def test_neither_without_points_is_an_answer_too() -> None:
+    verdict = msgspec.structs.replace(
+        sample.VERDICT, choice="neither", chosen=None, comparisons=(), conditions=(), claims=()
+    )
+    text = told(sample.answer(points=(), walls=(), verdict=verdict, recipes=(), holdings=()))
+    assert "no deployment could be simulated" in text
+    assert "none: no deployment was chosen" in text
+
+
+def test_hostile_names_reach_the_terminal_as_words() -> None:
+    point = sample.point(sample.MIXED, name=sample.HOSTILE, load=sample.HOSTILE)
+    text = told(sample.answer(model=sample.HOSTILE, points=(point,), notes=(sample.HOSTILE,)))
+    assert "\x1b" not in text and "\u202e" not in text
+    assert "[x](y)" in text
