@@ -498,7 +498,7 @@ def _settings(texts: list[str], engine: str) -> Settings:
         max_seqs=number(r"'max_num_seqs': (\d+)"),
         block_size=number(r"'block_size': (\d+)"),
         kv_dtype=word(r"kv_cache_dtype=([\w.]+)", r"'kv_cache_dtype': '([^']+)'"),
-        state_dtype=word(r"'mamba_ssm_cache_dtype': '([^']+)'"),
+        state_dtype=_state_dtype(texts) or word(r"'mamba_ssm_cache_dtype': '([^']+)'"),
         dtype=word(r"dtype=torch\.(\w+)"),
         quantization=word(r"\bquantization=(?!None)([\w-]+)"),
         prefix_caching=flag(r"enable_prefix_caching=(True|False)"),
@@ -516,3 +516,10 @@ def _settings(texts: list[str], engine: str) -> Settings:
             r"'kv_cache_memory_bytes': (\d+)", r"--kv-cache-memory(?:-bytes)?[ =](\d+)"
         ),
     )
+
+
+def _state_dtype(texts: list[str]) -> str | None:
+    """A state dtype that the engine chose against or beside its arguments (CPU backends do)."""
+    shape = r"Reset SSM cache type to (\w+)|Using (\w+) SSM state storage"
+    chosen = {found[1] or found[2] for text in texts if (found := re.search(shape, text))}
+    return chosen.pop() if len(chosen) == 1 else None
