@@ -12,7 +12,7 @@ import pytest
 from splitpoint.inputs.huggingface import from_config
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.startup import StartupLog, parse
-from splitpoint.pricing.audit import EngineAudit, audit
+from splitpoint.pricing.audit import Compared, EngineAudit, audit
 
 LOGS = sorted(
     (Path(__file__).resolve().parents[2] / "shared" / "truth" / "startup_logs").glob("*.log.gz")
@@ -159,7 +159,7 @@ def test_every_figure_of_a_real_start_is_predicted_to_its_last_digit(path: Path)
     report = audited(log)
     assert report.not_predicted == ()
     assert report.first_off is None, report.figures
-    rows = {row.name: row for row in report.figures}
+    rows: dict[str, Compared] = {row.name: row for row in report.figures}
     for name in ("graph_estimate", "peak_activation", "non_torch"):
         assert rows[name].state == "absent here"
     if log.finished:

@@ -181,7 +181,7 @@ def _known(log: StartupLog, model: Model | None, gpu: Gpu | None) -> _Known:
 def _cast(model: Model, word: str | None) -> Model:
     """The model in the dtype that the engine runs it in, where weights are not quantised."""
     dtype = _dtype(word)
-    if dtype == "auto" or dtype == model.dtype:
+    if dtype in ("auto", model.dtype):
         return model
     stored = {
         name: dtype if getattr(model.weights, name) == model.dtype else getattr(model.weights, name)
