@@ -101,26 +101,29 @@ def layout(
     if not caches:
         raise PlanError(model.name, "no layer caches anything", "check its layers")
     law = rules(engine, topology)
+    in_flight = law.batches_in_flight * engine.batched_tokens
+    states = [cache.entry for _, _, cache in caches if cache.kind == "state"]
+    if not law.pages_equal:
+        return _token_pool(caches, topology, engine.block_size, in_flight, law.state_blocks)
     block = _block_tokens([c for _, _, c in caches], engine.block_size, smallest_block, law)
     groups = _groups([_place(c, layer, stage, block) for layer, stage, c in caches], law)
     needs = [_stage_bytes(groups, stage) for stage in range(topology.pp)]
     worst = needs.index(max(needs))
     kept = [[p for p in group if p.stage == worst] for group in groups]
     page = max(p.page for group in groups for p in group)
-    group_layers = max(len(group) for group in kept)
+    group_layers = max(len({p.layer for p in group}) for group in kept)
+    packed = max(needs) != page * group_layers
     return KvLayout(
         block_tokens=block,
         page_bytes=page,
         group_layers=group_layers,
         groups=tuple(
-            _group(whole[0].cache, here, group_layers, block, law.state_blocks)
+            _group(whole[0], here, 0 if packed else group_layers, block, law.state_blocks)
             for whole, here in zip(groups, kept, strict=True)
         ),
-        in_flight=law.batches_in_flight * engine.batched_tokens,
-        unpadded_state_bytes=max(
-            (cache.entry for _, _, cache in caches if cache.kind == "state"), default=0
-        ),
-        packed_bytes=0 if max(needs) == page * group_layers else max(needs),
+        in_flight=in_flight,
+        unpadded_state_bytes=max(states, default=0),
+        packed_bytes=max(needs) if packed else 0,
         tp=topology.tp,
         pp=topology.pp,
     )
@@ -219,18 +222,72 @@ def _stage_bytes(groups: Sequence[Sequence[Placed]], stage: int) -> int:
 
 
 def _group(
-    cache: Cache, here: Sequence[Placed], group_layers: int, block: int, fixed: int
+    first: Placed, here: Sequence[Placed], group_layers: int, block: int, fixed: int
 ) -> Group:
-    tokens = here[0].block_tokens if here else block
+    layers = len({p.layer for p in here})
+    state = first.cache.kind == "state"
     return Group(
-        kind=cache.kind,
-        layers=len(here),
-        padding=group_layers - len(here),
-        window=cache.window,
-        fixed=fixed if cache.kind == "state" else 0,
-        block_tokens=0 if tokens == block or cache.kind == "state" else tokens,
+        kind=first.cache.kind,
+        layers=layers,
+        padding=max(group_layers - layers, 0),
+        window=first.cache.window,
+        fixed=fixed if state else 0,
+        block_tokens=0 if state or first.block_tokens == block else first.block_tokens,
         content_bytes=sum(p.content for p in here),
-        role=cache.role,
+        role=first.cache.role,
+    )
+
+
+def _token_pool(
+    caches: Sequence[tuple[int, int, Cache]],
+    topology: Topology,
+    block: int,
+    in_flight: int,
+    state_blocks: int,
+) -> KvLayout:
+    """Pools of their own for each kind, as one pool of equal bytes.
+
+    A block is `block` tokens of the kind that needs most; other kinds get as many whole tokens of
+    theirs into the same bytes, and states as many blocks as cover them.
+    """
+    by_stage = [[(i, c) for i, stage, c in caches if stage == s] for s in range(topology.pp)]
+    here = max(by_stage, key=lambda owned: sum(ceil_div(c.entry, c.stride) for _, c in owned))
+    kinds: dict[tuple[GroupKind, int], list[tuple[int, Cache]]] = {}
+    for i, cache in here:
+        kinds.setdefault((cache.kind, cache.window), []).append((i, cache))
+    needs = {
+        key: sum(ceil_div(block * cache.entry, cache.stride) for _, cache in owned)
+        for key, owned in kinds.items()
+        if key[0] != "state"
+    }
+    unit = max(needs.values(), default=max(sum(c.entry for _, c in o) for o in kinds.values()))
+    groups = []
+    for (kind, window), owned in kinds.items():
+        need = needs.get((kind, window), sum(cache.entry for _, cache in owned))
+        tokens = max(unit * block // need, 1)
+        groups.append(
+            Group(
+                kind=kind,
+                layers=len({i for i, _ in owned}),
+                window=window,
+                fixed=ceil_div(need * state_blocks, unit) if kind == "state" else 0,
+                block_tokens=0 if kind == "state" or tokens == block else tokens,
+                content_bytes=need if kind == "state" else need * tokens // block,
+                role=owned[0][1].role,
+            )
+        )
+    widest = max(kinds, key=lambda key: needs.get(key, 0))
+    layers = len({i for i, _ in kinds[widest]})
+    return KvLayout(
+        block_tokens=block,
+        page_bytes=ceil_div(unit, layers),
+        group_layers=layers,
+        groups=tuple(groups),
+        in_flight=in_flight,
+        unpadded_state_bytes=max((c.entry for _, c in here if c.kind == "state"), default=0),
+        packed_bytes=unit,
+        tp=topology.tp,
+        pp=topology.pp,
     )
 
 

@@ -258,7 +258,8 @@ def _unused(law: Rules, fraction: float, total: int, non_torch: int, taken: int)
 
 
 def _fraction_words(law: Rules, engine: Engine) -> str:
-    return f"1 - {engine.utilization:g} {law.budget.replace('of', 'of what is', 1)}"
+    words = law.budget.replace("of ", "of the memory ", 1) if "free" in law.budget else "of total"
+    return f"1 - {engine.utilization:g} {words}"
 
 
 def _rung(

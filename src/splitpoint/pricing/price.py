@@ -37,6 +37,7 @@ from splitpoint.units import gib, parse_size
 DEFAULT_UTILIZATION: dict[EngineName, float] = {"vllm": 0.92, "sglang": 0.88, "trtllm": 0.9}
 # A CUDA context takes 2.5 GiB or more on GB300 (vLLM blog 2026-09-21): above that a given
 # non-torch figure probably has it inside.
+KIND_ORDER: tuple[GroupKind, ...] = ("full", "window", "chunk", "state")
 CONTEXT_TWICE = round(3.1 * GIB)
 
 
@@ -421,7 +422,10 @@ def _request(kv: KvLayout, tokens: int) -> Request:
 
 
 def _priced_groups(kv: KvLayout, tokens: int) -> tuple[PricedGroup, ...]:
-    kinds = dict.fromkeys((g.kind, g.window, g.block_tokens) for g in kv.groups)
+    kinds = sorted(
+        {(g.kind, g.window, g.block_tokens) for g in kv.groups},
+        key=lambda key: (KIND_ORDER.index(key[0]), key[1:]),
+    )
     priced = []
     for kind, window, block_tokens in kinds:
         alike = [
