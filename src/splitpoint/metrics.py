@@ -63,7 +63,7 @@ class Throughput(Record, frozen=True, kw_only=True):
 
 
 class PoolLoad(Record, frozen=True, kw_only=True):
-    """What one pool saw. Shares are of usable blocks (block 0 never is), time averages over its
+    """What some KV pools saw. Shares are of usable blocks (block 0 never is), time averages over its
     ranks; `waiting_mean` is per rank; `busy_share`, preemptions and hits are over the whole run."""
 
     used_mean: float
@@ -251,7 +251,11 @@ def mean_decoding(run: Run) -> float:
 
 def pool_load(run: Run, pool: int) -> PoolLoad:
     """What pool number `pool` saw in the steady window."""
-    rows = np.flatnonzero(run.instances.pool == pool)
+    return load_of(run, np.flatnonzero(run.instances.pool == pool))
+
+
+def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
+    """What these KV pools (rows of `Run.instances`) saw together in the steady window."""
     window = steady_window(run)
     weights: list[Floats] = []
     used: list[Floats] = []
