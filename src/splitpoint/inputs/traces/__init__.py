@@ -14,10 +14,10 @@ from splitpoint.inputs.files import open_text
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces import azure, bailian, burstgpt, mooncake, vidur, weka
 from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted
-from splitpoint.inputs.traces.export import write
+from splitpoint.inputs.traces.export import WRITABLE, write
 from splitpoint.inputs.traces.table import header_of
 
-__all__ = ["FORMATS", "Format", "format_of", "read", "write"]
+__all__ = ["FORMATS", "WRITABLE", "Format", "format_of", "read", "write"]
 
 Format = Literal["mooncake", "azure", "burstgpt", "bailian", "weka", "vidur"]
 DOCUMENT_HEAD = 20

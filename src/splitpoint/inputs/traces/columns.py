@@ -223,7 +223,7 @@ def token_count(text: str, line: Line, column: str, *, least: int = 1) -> int:
 def seconds(text: str, line: Line, column: str) -> float:
     """A CSV cell as finite seconds, 0 or more."""
     try:
-        value = float(text)
+        value = float(text.replace("_", "?"))
     except ValueError:
         raise PlanError(line.where, f"{column}: {text[:40]!r}", "a number of seconds") from None
     if not 0 <= value <= MAX_SECONDS:

@@ -8,7 +8,7 @@ import gzip
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -20,12 +20,13 @@ from splitpoint.inputs.traces.columns import fitting_block
 from splitpoint.inputs.traces.mooncake import BLOCK_TOKENS
 
 Writable = Literal["mooncake", "azure", "burstgpt", "vidur"]
+WRITABLE: tuple[Writable, ...] = get_args(Writable)
 
 # A CSV of dates needs a first one; any will do.
 EPOCH = datetime(2024, 1, 1)
 
 
-def write(trace: Trace, path: str | Path, format: Writable) -> tuple[str, ...]:
+def write(trace: Trace, path: str | Path, format: str) -> tuple[str, ...]:
     """Write the trace (compressed if the name ends in .gz) and say what the file lacks."""
     path = Path(path)
     match format:
@@ -38,14 +39,15 @@ def write(trace: Trace, path: str | Path, format: Writable) -> tuple[str, ...]:
         case "vidur":
             lines = vidur_lines(trace)
         case _:
-            raise PlanError("format", f"{format!r} cannot be written", "mooncake or vidur, say")
+            hint = f"one of {', '.join(WRITABLE)}"
+            raise PlanError("format", f"traces cannot be written as {format!r}", hint)
     text = "".join(lines).encode()
     # No clock in the header: the same trace gives the same bytes.
     write_atomic(path, gzip.compress(text, mtime=0) if path.suffix == ".gz" else text)
     return losses(trace, format)
 
 
-def losses(trace: Trace, format: Writable) -> tuple[str, ...]:
+def losses(trace: Trace, format: str) -> tuple[str, ...]:
     """What a file of this format does not hold of the trace, in words."""
     lost = []
     sessions = bool((trace.turn > 0).any())

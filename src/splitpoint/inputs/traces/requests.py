@@ -120,7 +120,7 @@ def shaped(workload: Workload, rate: float | None, concurrency: int | None) -> T
         arrive = gamma_arrivals(n, rate or math.inf, workload.burstiness, rng)
         session = np.arange(n, dtype=np.int64)
     trace = assembled(
-        f"isl {mean(workload.isl):g}, osl {mean(workload.osl):g}",
+        "stated lengths",
         arrive_s=arrive,
         isl=isl,
         osl=osl,
@@ -128,7 +128,8 @@ def shaped(workload: Workload, rate: float | None, concurrency: int | None) -> T
         closed=concurrency is not None,
         source="stated lengths, no shared prefixes",
     )
-    return msgspec.structs.replace(trace, arrive_s=trace.arrive_s + arrive.min())
+    name = f"isl {mean(workload.isl):g}, osl {mean(workload.osl):g}"
+    return msgspec.structs.replace(trace, name=name, arrive_s=trace.arrive_s + arrive.min())
 
 
 def source_of(workload: Workload, base: Path, users: int) -> Trace:

@@ -18,7 +18,7 @@ class Row(NamedTuple):
 def header_of(text: str) -> list[str]:
     """The column names on a header line, without quotes and spaces around them."""
     try:
-        return [name.strip() for name in next(csv.reader([text]), [])]
+        return [name.strip() for name in next(csv.reader([text], skipinitialspace=True), [])]
     except csv.Error:
         return []
 
@@ -45,6 +45,6 @@ def cells_of(line: Line) -> list[str]:
     if '"' not in line.text:
         return line.text.split(",")
     try:
-        return next(csv.reader([line.text], strict=True))
+        return next(csv.reader([line.text], strict=True, skipinitialspace=True))
     except csv.Error as error:
         raise PlanError(line.where, f"not a CSV row: {error}") from None

@@ -18,10 +18,10 @@ import msgspec
 import numpy as np
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.trace import Floats, Longs, Trace, dense
+from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.columns import (
+    MAX_ID,
     MAX_LINE,
-    BlockId,
     Line,
     Seconds,
     Tokens,
@@ -38,13 +38,16 @@ from splitpoint.inputs.traces.columns import (
 SOURCE = "WEKA agentic coding traces (callanjfox/kv-cache-tester, Apache-2.0)"
 
 
+LocalId = Annotated[int, msgspec.Meta(ge=0, le=MAX_ID)]
+
+
 class Entry(msgspec.Struct):
     """A call, or a sub-agent's marker with calls of its own. Times are seconds."""
 
     t: Seconds
     isl: Tokens | None = msgspec.field(default=None, name="in")
     osl: Tokens | None = msgspec.field(default=None, name="out")
-    hash_ids: list[BlockId] = []
+    hash_ids: list[LocalId] = []
     api_time: Seconds | None = None
     think_time: Seconds | None = None
     requests: "list[Entry] | None" = None
@@ -59,79 +62,111 @@ class Session(msgspec.Struct):
 
 
 class Thread(NamedTuple):
-    """Calls that follow one another, and the time that theirs may count from."""
+    """Calls that follow one another.
 
-    calls: list[Entry]
+    `marker` is the time on their sub-agent's marker as written, `start` the sum of the markers
+    above them: files differ in whether a nested time counts from the session or from its marker.
+    """
+
+    entries: list[Entry]
+    marker: float
     start: float
     path: str
+
+
+class Calls(NamedTuple):
+    """Columns of the calls read so far; `start` is their thread's, -1 a think time not given."""
+
+    arrive: "array[float]"
+    start: "array[float]"
+    service: "array[float]"
+    think: "array[float]"
+    isl: "array[int]"
+    osl: "array[int]"
+    session: "array[int]"
+    counts: "array[int]"
+    ids: "array[int]"
 
 
 def read(lines: Iterator[Line], path: str) -> Trace:
     """The trace of a WEKA file: JSON lines, or one session as a JSON document."""
     decoder = msgspec.json.Decoder(Session)
-    arrive, marked, service, think = array("d"), array("d"), array("d"), array("d")
-    isl, osl, counts = array("i"), array("i"), array("q")
-    session, scope, ids = array("q"), array("q"), array("q")
-    block_tokens = 0
-    threads = 0
+    calls = Calls(
+        arrive=array("d"),
+        start=array("d"),
+        service=array("d"),
+        think=array("d"),
+        isl=array("i"),
+        osl=array("i"),
+        session=array("q"),
+        counts=array("q"),
+        ids=array("q"),
+    )
+    block_tokens = threads = scopes = short = 0
     relative = False
-    short = 0
-    for index, line in enumerate(documents(lines)):
+    for line in documents(lines):
         record = decoded(decoder, line)
         if block_tokens not in (0, record.block_size):
             what = f"block_size: {record.block_size}"
             raise PlanError(line.where, what, f"{block_tokens} as in the lines before")
         block_tokens = record.block_size
+        begin = len(calls.ids)
         for thread in threads_of(record):
-            relative |= any(call.t < thread.start for call in thread.calls)
-            for place, call in enumerate(thread.calls):
-                if call.requests is not None:
-                    continue
-                where = f"{line.where}, {thread.path}[{place}]"
-                if call.isl is None or call.osl is None:
-                    key = "in" if call.isl is None else "out"
-                    raise PlanError(where, f"{key}: missing", "a count of tokens")
-                blocks = -(-call.isl // block_tokens)
-                if len(call.hash_ids) > blocks:
-                    what = f"hash_ids: {len(call.hash_ids)} ids for {call.isl} tokens"
-                    raise PlanError(where, what, f"at most {blocks} of {block_tokens} tokens")
-                short += len(call.hash_ids) < call.isl // block_tokens
-                arrive.append(call.t)
-                marked.append(thread.start)
-                service.append(call.api_time or 0.0)
-                think.append(-1.0 if call.think_time is None else call.think_time)
-                isl.append(call.isl)
-                osl.append(call.osl)
-                counts.append(len(call.hash_ids))
-                session.append(threads)
-                scope.append(index + 1 if record.hash_id_scope == "local" else 0)
-                extended(ids, call.hash_ids, where)
+            relative |= any(entry.t < thread.marker for entry in thread.entries)
+            for place, entry in enumerate(thread.entries):
+                if entry.requests is None:
+                    where = f"{line.where}, {thread.path}[{place}]"
+                    add(calls, entry, thread.start, threads, block_tokens, where)
+                    short += len(entry.hash_ids) < calls.isl[-1] // block_tokens
             threads += 1
-    if not len(isl):
-        raise PlanError(path, "no request in it")
-    times = floats(arrive) + (floats(marked) if relative else 0.0)
-    owner, named = longs(session), longs(counts)
-    tokens = ints(isl)
+        if record.hash_id_scope == "local":
+            scopes += hide(calls.ids, begin, scopes)
+    times = floats(calls.arrive) + (floats(calls.start) if relative else 0.0)
+    gaps = think_times(times, longs(calls.session), floats(calls.service))
+    given = floats(calls.think)
     return assembled(
         path,
         arrive_s=times,
-        isl=tokens,
-        osl=ints(osl),
-        session=owner,
-        think_s=known_or_gap(
-            floats(think),
-            think_times(times, owner, floats(service)),
-        ),
+        isl=ints(calls.isl),
+        osl=ints(calls.osl),
+        session=longs(calls.session),
+        think_s=np.where(given < 0, gaps, given),
         identities=completed(
-            tokens,
-            scoped(longs(ids), np.repeat(longs(scope), named)),
-            named,
-            block_tokens,
+            ints(calls.isl), longs(calls.ids), longs(calls.counts), max(block_tokens, 1)
         ),
         closed=True,
         source=SOURCE,
         notes=(f"{short} calls name fewer blocks than they have",) if short else (),
     )
+
+
+def add(
+    calls: Calls, entry: Entry, start: float, session: int, block_tokens: int, where: str
+) -> None:
+    """Append a call to the columns."""
+    if entry.isl is None or entry.osl is None:
+        key = "in" if entry.isl is None else "out"
+        raise PlanError(where, f"{key}: missing", "a count of tokens")
+    blocks = -(-entry.isl // block_tokens)
+    if len(entry.hash_ids) > blocks:
+        what = f"hash_ids: {len(entry.hash_ids)} ids for {entry.isl} tokens"
+        raise PlanError(where, what, f"at most {blocks} of {block_tokens} tokens")
+    calls.arrive.append(entry.t)
+    calls.start.append(start)
+    calls.service.append(entry.api_time or 0.0)
+    calls.think.append(-1.0 if entry.think_time is None else entry.think_time)
+    calls.isl.append(entry.isl)
+    calls.osl.append(entry.osl)
+    calls.session.append(session)
+    calls.counts.append(len(entry.hash_ids))
+    extended(calls.ids, entry.hash_ids, where)
+
+
+def hide(ids: "array[int]", begin: int, used: int) -> int:
+    """Make the ids from `begin` on this session's own: negative, below the `used` ones before."""
+    names, name = np.unique(np.array(ids[begin:], np.int64), return_inverse=True)
+    ids[begin:] = array("q", (-1 - used - name).astype(np.int64).tobytes())
+    return len(names)
 
 
 def documents(lines: Iterator[Line]) -> Iterator[Line]:
@@ -160,22 +195,10 @@ def joined(lines: Iterable[Line]) -> str:
 
 def threads_of(session: Session) -> list[Thread]:
     """The main thread, then every sub-agent's in document order."""
-    found = [Thread(session.requests, 0.0, "requests")]
+    found = [Thread(session.requests, 0.0, 0.0, "requests")]
     for thread in found:
-        found.extend(
-            Thread(entry.requests, entry.t, f"{thread.path}[{place}].requests")
-            for place, entry in enumerate(thread.calls)
-            if entry.requests is not None
-        )
+        for place, entry in enumerate(thread.entries):
+            if entry.requests is not None:
+                path = f"{thread.path}[{place}].requests"
+                found.append(Thread(entry.requests, entry.t, thread.start + entry.t, path))
     return found
-
-
-def scoped(ids: Longs, scope: Longs) -> Longs:
-    """Ids that differ between scopes and agree within one."""
-    numbered = dense(ids).astype(np.int64)
-    return scope * (int(numbered.max(initial=0)) + 1) + numbered
-
-
-def known_or_gap(think: Floats, gap: Floats) -> Floats:
-    """The recorded think time, or the gap between calls where it is missing (-1)."""
-    return np.where(think < 0, gap, think)
