@@ -1,10 +1,15 @@
 """The answer to a plan: everything that `plan.json` holds and the report shows."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 from splitpoint.inputs.deployment import Deployment, Routing
 from splitpoint.inputs.plan import Plan
 from splitpoint.record import Record
+from splitpoint.run import Run
 
 Origin = Literal["computed", "simulated", "published", "measured", "assumed"]
 SCHEMA_VERSION = 1
@@ -212,3 +217,22 @@ class Answer(Record, frozen=True, kw_only=True):
     assumptions: tuple[Figure, ...]
     recipes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+def answer(
+    plan: Plan, *, base: Path, progress: Callable[[str, float], None] | None = None
+) -> tuple[Answer, dict[str, Run]]:
+    """The answer to a plan, and by point name the runs that its figures show.
+
+    `base`: the folder that relative paths of the plan start from. `progress` hears the stage and
+    the share that is done, 0..1.
+    """
+    # The parts of a decision build the records above, so they are imported when it is asked for.
+    from splitpoint.verdict.decide import decided
+
+    return decided(plan, base=base, progress=progress)
+
+
+def schema() -> dict[str, object]:
+    """The JSON schema of `plan.json`."""
+    return msgspec.json.schema(Answer)

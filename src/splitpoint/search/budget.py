@@ -1,0 +1,50 @@
+"""The token budget that lets a mixed instance keep its pace: the fair rival of a split.
+
+With the engine's default budget a prefill chunk may stall decodes for a second; a smaller one
+bounds every step. Comparing a split with the default alone would blame mixing for a setting.
+"""
+
+import numpy as np
+
+from splitpoint.search.instance import Instance
+from splitpoint.search.loads import Profile
+from splitpoint.timing.curve import PICO
+
+# Below this many tokens a step is mostly weight traffic and overhead (assumed; vLLM's own
+# long-prefill threshold and published chunked-prefill settings start at 256).
+LEAST = 256
+
+
+def pacing_budget(instance: Instance, profile: Profile, tpot_s: float) -> int | None:
+    """The power of two below the instance's budget whose full steps hold the TPOT at the highest
+    rate, prefill and decode in balance; None if no smaller one does better than nothing.
+
+    In balance each step's new tokens feed as many requests as its decodes finish:
+    (b - n (1 + drafts)) / new = n x tokens_per_step / osl; rate = that over the step's seconds.
+    """
+    default = len(instance.curve.mixed) - 1
+    rates = {
+        budget: rate
+        for budget in (2**i for i in range(default.bit_length()))
+        if LEAST <= budget < default
+        and (rate := _paced_rate(instance, profile, budget, tpot_s)) > 0
+    }
+    return max(rates, key=lambda budget: rates[budget], default=None)
+
+
+def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float) -> float:
+    """Requests per second of a rank whose every step is full; 0 where a step breaks the TPOT."""
+    curve = instance.curve
+    finished = instance.tokens_per_step / profile.osl
+    n = budget / (profile.new_tokens * finished + 1 + curve.drafts)
+    held = instance.requests_held(round(profile.isl + profile.osl))
+    n = min(n, held, len(curve.decode) - 1)
+    fresh = budget - n * (1 + curve.drafts)
+    index = int(np.ceil(n))
+    picos = (
+        float(curve.mixed[budget])
+        + float(curve.decode_context[index]) * n * profile.context
+        + fresh * profile.pairs / profile.new_tokens * curve.prefill_pair
+    )
+    seconds = picos * PICO
+    return n * finished / seconds if seconds <= tpot_s * instance.tokens_per_step else 0.0

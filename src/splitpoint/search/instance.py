@@ -1,0 +1,94 @@
+"""One instance made ready: a topology with its settings, its memory and its speed."""
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import GIB, Gpu
+from splitpoint.inputs.model import Model
+from splitpoint.pricing.blocks import KvLayout, blocks_per_request, layout
+from splitpoint.pricing.concurrency import num_blocks
+from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.ladder import Ladder, ladder
+from splitpoint.record import Record
+from splitpoint.timing.bake import step_curve
+from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.drafts import acceptance, tokens_per_step
+
+
+class Holding(Record, frozen=True, kw_only=True):
+    """What one rank holds: its resolved engine, KV layout, memory ladder, and the pool in bytes
+    (the ladder's, or the size that the plan states)."""
+
+    topology: Topology
+    engine: Engine
+    layout: KvLayout
+    ladder: Ladder
+    kv_bytes: int
+
+    @property
+    def kv_blocks(self) -> int:
+        """Blocks of one rank's pool, block 0 included."""
+        return num_blocks(self.layout, self.kv_bytes)
+
+    @property
+    def usable_bytes(self) -> int:
+        """Bytes of the blocks that requests can take."""
+        return max(self.kv_blocks - 1, 0) * self.layout.block_bytes
+
+    def request_bytes(self, tokens: int) -> int:
+        """Bytes of the blocks that a request of so many tokens takes on one rank."""
+        return blocks_per_request(self.layout, tokens) * self.layout.block_bytes
+
+    def requests_held(self, tokens: int) -> int:
+        """Requests of so many tokens that one rank's pool holds, rounded down."""
+        return max(self.kv_blocks - 1, 0) // blocks_per_request(self.layout, max(tokens, 1))
+
+
+class Instance(Record, frozen=True, kw_only=True):
+    """A holding with its step times. `tokens_per_step`: mean tokens of a decode step."""
+
+    holding: Holding
+    curve: StepCurve
+    acceptance: tuple[float, ...]
+
+    @property
+    def topology(self) -> Topology:
+        """The parallel degrees."""
+        return self.holding.topology
+
+    @property
+    def engine(self) -> Engine:
+        """The resolved settings."""
+        return self.holding.engine
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean tokens of one decode step per sequence."""
+        return tokens_per_step(self.acceptance)
+
+    def requests_held(self, tokens: int) -> int:
+        """Requests of so many tokens that one rank's pool holds."""
+        return self.holding.requests_held(tokens)
+
+
+def holding(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, *, kv_pool_gib: float | None
+) -> Holding:
+    """What one rank of this topology holds; `kv_pool_gib` overrides what the ladder leaves."""
+    settings = resolved(engine, gpu, topology, model)
+    rungs = ladder(model, gpu, topology, settings)
+    return Holding(
+        topology=topology,
+        engine=settings,
+        layout=layout(model, topology, settings),
+        ladder=rungs,
+        kv_bytes=rungs.kv_bytes if kv_pool_gib is None else int(kv_pool_gib * GIB),
+    )
+
+
+def instance(model: Model, gpu: Gpu, held: Holding) -> Instance:
+    """The holding with its step times baked."""
+    return Instance(
+        holding=held,
+        curve=step_curve(model, gpu, held.topology, held.engine),
+        acceptance=acceptance(held.engine, model),
+    )

@@ -1,0 +1,132 @@
+"""A deployment as the simulator takes it: pools, link and routers, all as numbers."""
+
+from collections.abc import Sequence
+
+from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.model import Model
+from splitpoint.pricing.handoff import handoff
+from splitpoint.record import Record
+from splitpoint.search.instance import Instance, holding, instance
+from splitpoint.sim.world import PoolSpec, World
+from splitpoint.timing.transfer import LinkSpec, link
+
+
+class Candidate(Record, frozen=True, kw_only=True):
+    """A deployment with the instance of each of its pools made ready, in pool order."""
+
+    deployment: Deployment
+    instances: tuple[Instance, ...]
+
+    @property
+    def shape(self) -> str:
+        """The pools in words; a mixed pool with its token budget, which tells it from others."""
+        pools = self.deployment.pools
+        budgets = "".join(
+            f" budget={pool.engine.batched_tokens}" for pool in pools if pool.role == "mixed"
+        )
+        return f"{self.deployment}{budgets}"
+
+    @property
+    def name(self) -> str:
+        """The shape with its routing."""
+        return f"{self.shape}, {self.deployment.routing}"
+
+
+def candidate(deployment: Deployment, model: Model, gpu: Gpu) -> Candidate:
+    """A deployment made ready from its own engines, each pool's memory being its ladder's."""
+    return Candidate(
+        deployment=deployment,
+        instances=tuple(
+            instance(model, gpu, holding(model, gpu, pool.topology, pool.engine, kv_pool_gib=None))
+            for pool in deployment.pools
+        ),
+    )
+
+
+def pools(parts: Sequence[tuple[Role, Instance, int]]) -> tuple[Pool, ...]:
+    """The pools of these roles, instances and counts."""
+    return tuple(
+        Pool(role=role, topology=ready.topology, replicas=count, engine=ready.engine)
+        for role, ready, count in parts
+    )
+
+
+def candidate_of(parts: Sequence[tuple[Role, Instance, int]], routing: Routing) -> Candidate:
+    """The candidate of these roles, instances and counts under a routing."""
+    return Candidate(
+        deployment=Deployment(pools=pools(parts), routing=routing),
+        instances=tuple(ready for _, ready, _ in parts),
+    )
+
+
+def world(
+    candidate: Candidate,
+    model: Model,
+    gpu: Gpu,
+    *,
+    tokens: int,
+    transfer_bandwidth: float | None = None,
+) -> World:
+    """The world of a candidate. `tokens`: of a typical input, for what a transfer moves beside
+    its bytes per token; `transfer_bandwidth` overrides one port's bytes per second."""
+    deployment = candidate.deployment
+    return World(
+        pools=tuple(
+            _pool(pool, ready)
+            for pool, ready in zip(deployment.pools, candidate.instances, strict=True)
+        ),
+        routing=deployment.routing,
+        decode_routing=deployment.decode_routing,
+        link=path(candidate, model, gpu, tokens=tokens, transfer_bandwidth=transfer_bandwidth),
+    )
+
+
+def path(
+    candidate: Candidate,
+    model: Model,
+    gpu: Gpu,
+    *,
+    tokens: int,
+    transfer_bandwidth: float | None = None,
+) -> LinkSpec | None:
+    """The link between the pools of a split candidate; None for a mixed one."""
+    if not candidate.deployment.split:
+        return None
+    by_role = {
+        pool.role: ready
+        for pool, ready in zip(candidate.deployment.pools, candidate.instances, strict=True)
+    }
+    decode = by_role["decode"]
+    # Every decode rank pulls its own share; what ranks hold copies of crosses once for each.
+    cost = handoff(model, decode.holding.layout, tokens)
+    return link(
+        gpu,
+        by_role["prefill"].topology,
+        decode.topology,
+        bytes_per_token=cost.bytes_per_token * cost.ranks,
+        fixed_bytes=float(cost.fixed_bytes * cost.ranks),
+        descriptors_per_block=cost.descriptors_per_block * cost.ranks,
+        gpus=candidate.deployment.gpus,
+        bandwidth=transfer_bandwidth,
+    )
+
+
+def _pool(pool: Pool, ready: Instance) -> PoolSpec:
+    engine, layout = ready.engine, ready.holding.layout
+    assert engine.max_seqs is not None and engine.batched_tokens is not None
+    return PoolSpec(
+        role=pool.role,
+        replicas=pool.replicas,
+        dp=ready.topology.dp,
+        kv_blocks=ready.holding.kv_blocks,
+        block_tokens=layout.block_tokens,
+        groups=layout.groups,
+        in_flight=layout.in_flight,
+        max_seqs=engine.max_seqs,
+        token_budget=engine.batched_tokens,
+        prefix_caching=engine.prefix_caching,
+        curve=ready.curve,
+        acceptance=ready.acceptance,
+        gpus=ready.topology.gpus,
+    )

@@ -1,0 +1,151 @@
+"""Every number under an answer that is not arithmetic, with its origin, from the parts that used
+it; and which assumed ones the verdict would turn on."""
+
+from collections.abc import Iterator, Sequence
+from typing import get_args
+
+import numpy as np
+
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.model import Model
+from splitpoint.search.instance import Instance
+from splitpoint.search.world import Candidate
+from splitpoint.timing import drafts
+from splitpoint.timing.efficiency import inherited, surface
+from splitpoint.timing.operators import Batch, step_operators
+from splitpoint.timing.transfer import LinkSpec
+from splitpoint.verdict.answer import Figure, Origin
+from splitpoint.verdict.compare import THROUGHPUT_NOISE
+from splitpoint.verdict.turnover import Turnover
+
+# How far a prediction may be off before a flip counts as resting on it, where the source of a
+# number states no error of its own (assumed).
+LINK_BAND = 2.0
+TIME_BAND = 1.25
+
+
+def assumptions(
+    candidates: Sequence[Candidate], links: Sequence[LinkSpec], model: Model, gpu: Gpu
+) -> tuple[Figure, ...]:
+    """The figures that these deployments rest on, each once."""
+    figures: dict[str, Figure] = {}
+    for figure in _all(candidates, links, model, gpu):
+        figures.setdefault(figure.name, figure)
+    return tuple(figures.values())
+
+
+def rests_on(found: Turnover, candidates: Sequence[Candidate]) -> tuple[str, ...]:
+    """The assumed numbers whose stated error is enough to turn the verdict."""
+    bands = {
+        "link bandwidth": LINK_BAND,
+        "prefill time": TIME_BAND,
+        "decode time": TIME_BAND,
+        "KV pool": 1 + _pool_band(candidates),
+    }
+    return tuple(
+        f"{flip.knob.name}: x {flip.factor:.3g} of the assumed value makes {flip.winner} win"
+        f" (its error is taken as x {bands[flip.knob.name]:.3g})"
+        for flip in found.flips
+        if flip.knob.assumed
+        and flip.factor is not None
+        and max(flip.factor, 1 / flip.factor) <= bands[flip.knob.name]
+    )
+
+
+def origin_of(words: str) -> Origin:
+    """The origin that a source opens with; assumed where it names none, or names that one too."""
+    if "assumed" in words:
+        return "assumed"
+    return next((origin for origin in get_args(Origin) if words.startswith(origin)), "assumed")
+
+
+def _pool_band(candidates: Sequence[Candidate]) -> float:
+    """The largest error of a KV pool over its size."""
+    holdings = [ready.holding for candidate in candidates for ready in candidate.instances]
+    return max((held.ladder.band / max(held.kv_bytes, 1) for held in holdings), default=0.0)
+
+
+def _all(
+    candidates: Sequence[Candidate], links: Sequence[LinkSpec], model: Model, gpu: Gpu
+) -> Iterator[Figure]:
+    instances = [ready for candidate in candidates for ready in candidate.instances]
+    for ready in instances:
+        yield from _rungs(ready)
+    for ready in instances:
+        yield from _shares(ready, model, gpu)
+    for ready in instances:
+        if ready.engine.drafts:
+            words = drafts.origin(ready.engine, model)
+            yield Figure(
+                name=f"tokens a decode step yields with {ready.engine.drafts} drafts",
+                value=ready.tokens_per_step,
+                unit="tokens",
+                origin=origin_of(words),
+                source=words,
+            )
+    for link in links:
+        yield Figure(
+            name="KV transfer bandwidth between two instances",
+            value=link.bandwidth,
+            unit="B/s",
+            origin=origin_of(link.origin),
+            source=link.origin,
+        )
+    for name, value, unit in (
+        ("HBM of the GPU as the driver reports it", float(gpu.hbm), "B"),
+        ("HBM bandwidth", gpu.bandwidth, "B/s"),
+        ("dense bf16 compute", gpu.flops.bf16, "FLOP/s"),
+        ("link inside a node or domain, one GPU", gpu.inside.bandwidth, "B/s"),
+        ("network port of one GPU", gpu.outside.bandwidth, "B/s"),
+    ):
+        words = gpu.sources.get(_FIELDS[name], "assumed: given without a source")
+        yield Figure(name=name, value=value, unit=unit, origin=origin_of(words), source=words)
+    yield Figure(
+        name="noise of a repeated run: leads below it are ties",
+        value=THROUGHPUT_NOISE,
+        unit="share",
+        origin="published",
+        source="InferenceX DeepSeek-R1: median coefficient of variation of throughput",
+    )
+
+
+_FIELDS = {
+    "HBM of the GPU as the driver reports it": "hbm_gib",
+    "HBM bandwidth": "bandwidth",
+    "dense bf16 compute": "flops",
+    "link inside a node or domain, one GPU": "inside",
+    "network port of one GPU": "outside",
+}
+
+
+def _rungs(ready: Instance) -> Iterator[Figure]:
+    """The rungs of the ladder that are estimates."""
+    for rung in ready.holding.ladder.rungs:
+        if rung.origin == "assumed":
+            yield Figure(
+                name=f"{rung.name.replace('_', ' ')} of {ready.topology}",
+                value=float(rung.bytes),
+                unit="B",
+                origin=rung.origin,
+                source=rung.source,
+            )
+
+
+def _shares(ready: Instance, model: Model, gpu: Gpu) -> Iterator[Figure]:
+    """The share of the roofline that each kind of operator of the model reaches."""
+    one = np.ones(1)
+    batch = Batch(decode=one, context=one, prefill=one, pairs=one, rows=one)
+    note = f", taken over to {gpu.name} from its architecture" if inherited(gpu) else ""
+    for operator in step_operators(model, ready.topology, ready.engine, batch):
+        found = surface(gpu, operator.kind, operator.dtype, ready.engine.name)
+        words = operator.kind.replace("_", " ")
+        # A surface that another GPU was measured for is an assumption about this one.
+        origin: Origin = "assumed" if inherited(gpu) else origin_of(found.origin)
+        for bound, share in (("compute", found.compute), ("bandwidth", found.memory)):
+            yield Figure(
+                name=f"{words} ({operator.dtype}): share of {bound} reached",
+                value=share,
+                unit="share",
+                origin=origin,
+                source=found.origin + note,
+            )

@@ -1,0 +1,87 @@
+"""Flips in words: what would change the answer, and the measurement that would refute each."""
+
+from collections.abc import Sequence
+
+from splitpoint.inputs.workload import Slo
+from splitpoint.units import percent
+from splitpoint.verdict.answer import Claim, Point
+from splitpoint.verdict.compare import Judgement, judged
+from splitpoint.verdict.turnover import Flip, Turnover
+
+
+def claims(found: Turnover, slo: Slo) -> tuple[Claim, ...]:
+    """A claim for every knob that was varied."""
+    return tuple(_claim(flip, found, slo) for flip in found.flips)
+
+
+def ratio_claim(splits: Sequence[Point], mixed: Point, chosen: Point) -> Claim | None:
+    """The ratio of prefill to decode GPUs at which a split of the same instances stops winning.
+
+    `splits`: simulated deployments that differ from the chosen one in their counts only.
+    """
+    now = ratio(chosen)
+    verdict = judged(chosen, mixed).winner
+    others = sorted(splits, key=lambda point: abs(ratio(point) - now))
+    turned = next((p for p in others if judged(p, mixed).winner != verdict), None)
+    if not others:
+        return None
+    tried = ", ".join(f"{ratio(point):.2f}" for point in sorted(splits, key=ratio))
+    if turned is None:
+        return Claim(
+            variable="P:D ratio",
+            now=now,
+            flips_at=None,
+            unit="prefill GPUs per decode GPU",
+            words=f"every ratio that was tried ({tried}) gives the same verdict",
+            refute="a measured split of one of these ratios with another outcome",
+        )
+    other: Judgement = judged(turned, mixed)
+    return Claim(
+        variable="P:D ratio",
+        now=now,
+        flips_at=ratio(turned),
+        unit="prefill GPUs per decode GPU",
+        words=f"at {turned.name} the outcome is {other.winner} ({other.by})",
+        refute=f"measure {turned.name}: attainment {percent(turned.attainment)} is predicted",
+    )
+
+
+def ratio(point: Point) -> float:
+    """Prefill GPUs over decode GPUs of a split."""
+    gpus = {pool.role: pool.gpus for pool in point.deployment.pools}
+    return gpus["prefill"] / gpus["decode"]
+
+
+def _claim(flip: Flip, found: Turnover, slo: Slo) -> Claim:
+    knob = flip.knob
+    if flip.factor is None:
+        low, high = knob.now * flip.low, knob.now * flip.high
+        return Claim(
+            variable=knob.name,
+            now=knob.now,
+            flips_at=None,
+            unit=knob.unit,
+            words=f"no other arm wins between {low:.4g} and {high:.4g} {knob.unit}",
+            refute=f"any measurement in that range in which {_other(found)} wins",
+        )
+    at = knob.now * flip.factor
+    return Claim(
+        variable=knob.name,
+        now=knob.now,
+        flips_at=at,
+        unit=knob.unit,
+        words=f"{flip.winner} wins from about {at:.4g} {knob.unit} ({_change(flip.factor)})",
+        refute=(
+            f"measure both arms beyond {at:.4g} {knob.unit}: the claim is false if {flip.winner} "
+            f"does not lead there by the goodput within TTFT {slo.ttft_s:g} s and TPOT "
+            f"{slo.tpot_s:g} s"
+        ),
+    )
+
+
+def _other(found: Turnover) -> str:
+    return {"split": "mixed", "mixed": "split"}.get(found.now, "one arm")
+
+
+def _change(factor: float) -> str:
+    return f"x {factor:.3g}"

@@ -1,0 +1,107 @@
+"""One simulated deployment under one load, boiled down to the numbers that an answer keeps."""
+
+import numpy as np
+
+from splitpoint import metrics
+from splitpoint.inputs.workload import Slo
+from splitpoint.pricing.blocks import blocks_per_request
+from splitpoint.run import Run
+from splitpoint.search.world import Candidate
+from splitpoint.units import seconds
+from splitpoint.verdict.answer import Point, PoolState, Quantiles, Stack
+
+
+def point(candidate: Candidate, run: Run, slo: Slo, *, name: str, load: str) -> Point | None:
+    """The point of a run; None if no request finished, so that there is nothing to report."""
+    if not metrics.finished(run).any():
+        return None
+    rates = metrics.throughput(run)
+    parts = metrics.ttft_parts(run)
+    return Point(
+        name=name,
+        deployment=candidate.deployment,
+        gpus=run.gpus,
+        load=load,
+        requests=len(run.requests),
+        success=metrics.success(run),
+        attainment=metrics.attainment(run, slo),
+        meets_slo=metrics.meets_slo(run, slo),
+        ttft=quantiles(metrics.ttft(run), slo),
+        tpot=quantiles(metrics.tpot(run), slo),
+        e2el=quantiles(metrics.e2el(run), slo),
+        ttft_stack=Stack(
+            queue=metrics.mean(parts.queue),
+            prefill=metrics.mean(parts.prefill),
+            transfer=metrics.mean(parts.transfer),
+            decode_wait=metrics.mean(parts.decode_wait),
+        ),
+        total_tok_s=rates.total,
+        output_tok_s=rates.output,
+        total_tok_s_gpu=rates.total / run.gpus,
+        output_tok_s_gpu=rates.output / run.gpus,
+        goodput_s=metrics.goodput(run, slo),
+        interactivity=metrics.interactivity(run),
+        pools=tuple(_pool(candidate, run, index) for index in range(len(run.roles))),
+        first_wall=first_wall(candidate, run, slo),
+    )
+
+
+def quantiles(values: metrics.Floats, slo: Slo) -> Quantiles:
+    """Mean and percentiles of the values that exist; zeros where none does (no gap, no wait)."""
+    if np.isnan(values).all():
+        return Quantiles(mean=0.0, p50=0.0, p90=0.0, p99=0.0, at_slo=0.0)
+    return Quantiles(
+        mean=metrics.mean(values),
+        p50=metrics.percentile(values, 50),
+        p90=metrics.percentile(values, 90),
+        p99=metrics.percentile(values, 99),
+        at_slo=metrics.percentile(values, slo.percentile),
+    )
+
+
+def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
+    """What stopped requests first: a KV pool that could not take a mean request while one waited
+    (the earliest such moment), else a queue longer than the prefill itself, else the pace."""
+    moments = [
+        (moment, run.roles[index])
+        for index in range(len(run.roles))
+        if (moment := _full_at(candidate, run, index)) is not None
+    ]
+    if moments:
+        moment, role = min(moments)
+        return f"{role} KV pool, full at {seconds(moment)}"
+    parts = metrics.ttft_parts(run)
+    late = metrics.percentile(metrics.ttft(run), slo.percentile) > slo.ttft_s
+    if late and metrics.mean(parts.queue) > metrics.mean(parts.prefill):
+        return f"{run.roles[0]} compute: requests queue longer than they prefill"
+    if metrics.percentile(metrics.tpot(run), slo.percentile) > slo.tpot_s:
+        return f"{run.roles[-1]} pace: TPOT is over the SLO before a pool is full"
+    if late:
+        return f"{run.roles[0]} compute: prefill alone takes longer than the TTFT allows"
+    return "none reached"
+
+
+def _full_at(candidate: Candidate, run: Run, pool: int) -> float | None:
+    """The first moment at which a request waits that a rank's free blocks could not take."""
+    held = candidate.instances[pool].holding
+    typical = round(float(np.mean(run.requests.isl)))
+    need = blocks_per_request(held.layout, max(typical, 1))
+    ours = run.instances.pool[run.series.instance] == pool
+    room = run.instances.kv_blocks[run.series.instance] - 1 - run.series.kv_used
+    stuck = np.flatnonzero(ours & (room < need) & (run.series.waiting > 0))
+    return float(run.series.time_s[stuck[0]]) if len(stuck) else None
+
+
+def _pool(candidate: Candidate, run: Run, index: int) -> PoolState:
+    seen = metrics.pool_load(run, index)
+    return PoolState(
+        role=run.roles[index],
+        name=str(candidate.deployment.pools[index]),
+        kv_used_mean=seen.used_mean,
+        kv_used_p99=seen.used_p99,
+        kv_held_mean=seen.held_mean,
+        busy_share=seen.busy_share,
+        preemptions=seen.preemptions,
+        prefix_hit_share=seen.hit_share,
+        waiting_mean=seen.waiting_mean,
+    )

@@ -1,0 +1,226 @@
+"""One deployment under one trace: the run, and its summary for `splitpoint simulate`."""
+
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from msgspec.structs import replace
+
+from splitpoint import metrics
+from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Deployment, Pool
+from splitpoint.inputs.facts import gpu as gpu_by_name
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.model import Model
+from splitpoint.inputs.plan import DeploymentPlan, Plan
+from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.traces.requests import trace_of
+from splitpoint.inputs.workload import Slo
+from splitpoint.record import Record
+from splitpoint.run import OUTCOMES, Run
+from splitpoint.search.instance import holding, instance
+from splitpoint.search.space import engines, lacking, topologies
+from splitpoint.search.world import Candidate, world
+from splitpoint.sim import simulate
+from splitpoint.verdict.answer import Stack
+
+
+class Spread(Record, frozen=True, kw_only=True):
+    """Mean and percentiles over the requests that finished; None where none has the metric."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+class InstanceState(Record, frozen=True, kw_only=True):
+    """What one KV pool saw; shares are 0..1, occupancy is over the steady window."""
+
+    pool: int
+    role: str
+    instance: int
+    rank: int
+    kv_blocks: int
+    kv_used_mean: float
+    kv_used_p99: float
+    kv_held_mean: float
+    busy_share: float
+    waiting_mean: float
+    preemptions: int
+    prefix_hit_share: float
+    prefill_steps: int
+    decode_steps: int
+    mixed_steps: int
+
+
+class Summary(Record, frozen=True, kw_only=True):
+    """A run in numbers: seconds, tokens per second, shares 0..1. `outcomes` counts requests by how
+    they ended; latencies are of finished requests and must be read beside `success`.
+    `attainment` and `goodput_s` are None where no SLO is stated."""
+
+    name: str
+    origin: Literal["simulated", "measured"]
+    deployment: str
+    gpus: int
+    requests: int
+    success: float
+    outcomes: dict[str, int]
+    duration_s: float
+    ttft: Spread
+    tpot: Spread
+    itl: Spread
+    e2el: Spread
+    ttft_stack: Stack | None
+    input_tok_s: float
+    output_tok_s: float
+    total_tok_s: float
+    output_tok_s_gpu: float
+    total_tok_s_gpu: float
+    interactivity: float
+    attainment: float | None
+    goodput_s: float | None
+    instances: tuple[InstanceState, ...]
+    notes: tuple[str, ...]
+
+
+def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tuple[Summary, Run]:
+    """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace."""
+    model = load_model(asked.model)
+    gpu = asked.gpu if isinstance(asked.gpu, Gpu) else gpu_by_name(asked.gpu)
+    if isinstance(asked, DeploymentPlan):
+        deployment, slo, note = asked.deployment, asked.slo, ""
+        pool_gib, bandwidth = asked.kv_pool_gib, asked.transfer_bandwidth
+    else:
+        deployment, slo = _mixed(asked, model, gpu, trace), asked.slo
+        pool_gib, bandwidth = asked.search.kv_pool_gib, asked.search.transfer_bandwidth
+        note = "a plan file names no deployment: this is its mixed one on all GPUs"
+    chosen = Candidate(
+        deployment=deployment,
+        instances=tuple(
+            instance(model, gpu, holding(model, gpu, p.topology, p.engine, kv_pool_gib=pool_gib))
+            for p in deployment.pools
+        ),
+    )
+    run = simulate(
+        world(
+            chosen,
+            model,
+            gpu,
+            tokens=max(round(float(trace.isl.mean())), 1),
+            transfer_bandwidth=bandwidth,
+        ),
+        trace,
+        seed=seed,
+        name=chosen.name,
+    )
+    if note:
+        run = replace(run, notes=(*run.notes, note))
+    return summary(run, deployment, slo), run
+
+
+def summary(run: Run, deployment: Deployment, slo: Slo | None) -> Summary:
+    """The summary of a run."""
+    rates = metrics.throughput(run)
+    parts = metrics.ttft_parts(run)
+    gaps = metrics.itl(run)
+    counts = np.bincount(run.requests.outcome, minlength=len(OUTCOMES))
+    done = bool(metrics.finished(run).any())
+    return Summary(
+        name=run.name,
+        origin=run.origin,
+        deployment=str(deployment),
+        gpus=run.gpus,
+        requests=len(run.requests),
+        success=metrics.success(run),
+        outcomes={word: int(n) for word, n in zip(OUTCOMES, counts, strict=True) if n},
+        duration_s=run.duration_s,
+        ttft=_spread(metrics.ttft(run)),
+        tpot=_spread(metrics.tpot(run)),
+        itl=Spread(
+            mean=_known(float(np.average(gaps.seconds, weights=gaps.counts)))
+            if len(gaps.seconds)
+            else None,
+            p50=_known(metrics.gap_percentile(gaps, 50)),
+            p90=_known(metrics.gap_percentile(gaps, 90)),
+            p99=_known(metrics.gap_percentile(gaps, 99)),
+        ),
+        e2el=_spread(metrics.e2el(run)),
+        ttft_stack=Stack(
+            queue=metrics.mean(parts.queue),
+            prefill=metrics.mean(parts.prefill),
+            transfer=metrics.mean(parts.transfer),
+            decode_wait=metrics.mean(parts.decode_wait),
+        )
+        if done
+        else None,
+        input_tok_s=rates.input,
+        output_tok_s=rates.output,
+        total_tok_s=rates.total,
+        output_tok_s_gpu=rates.output / run.gpus,
+        total_tok_s_gpu=rates.total / run.gpus,
+        interactivity=metrics.interactivity(run),
+        attainment=None if slo is None else metrics.attainment(run, slo),
+        goodput_s=None if slo is None else metrics.goodput(run, slo),
+        instances=tuple(_instance(run, row) for row in range(len(run.instances.pool))),
+        notes=run.notes,
+    )
+
+
+def _mixed(plan: Plan, model: Model, gpu: Gpu, trace: Trace) -> Deployment:
+    """Mixed replicas of the plan's smallest instance that fits, on all its GPUs."""
+    longest = int(np.ceil(np.percentile(trace.isl + trace.osl, 99)))
+    engine = engines(plan.engine)[0]
+    for topology in sorted(
+        topologies(model, gpu, plan.gpus, plan.search), key=lambda each: each.gpus
+    ):
+        held = holding(model, gpu, topology, engine, kv_pool_gib=plan.search.kv_pool_gib)
+        if lacking(held, longest) is None:
+            pool = Pool(
+                role="mixed",
+                topology=topology,
+                replicas=plan.gpus // topology.gpus,
+                engine=held.engine,
+            )
+            return Deployment(pools=(pool,), routing=plan.search.routing[0])
+    raise PlanError(
+        plan.model,
+        f"fits {plan.gpus} x {gpu.name} in no topology that the plan allows",
+        "splitpoint price shows what is missing",
+    )
+
+
+def _spread(values: metrics.Floats) -> Spread:
+    return Spread(
+        mean=_known(metrics.mean(values)),
+        p50=_known(metrics.percentile(values, 50)),
+        p90=_known(metrics.percentile(values, 90)),
+        p99=_known(metrics.percentile(values, 99)),
+    )
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else value
+
+
+def _instance(run: Run, row: int) -> InstanceState:
+    table = run.instances
+    seen = metrics.load_of(run, np.array([row]))
+    return InstanceState(
+        pool=int(table.pool[row]),
+        role=run.roles[int(table.pool[row])],
+        instance=int(table.instance[row]),
+        rank=int(table.rank[row]),
+        kv_blocks=int(table.kv_blocks[row]),
+        kv_used_mean=seen.used_mean,
+        kv_used_p99=seen.used_p99,
+        kv_held_mean=seen.held_mean,
+        busy_share=seen.busy_share,
+        waiting_mean=seen.waiting_mean,
+        preemptions=seen.preemptions,
+        prefix_hit_share=seen.hit_share,
+        prefill_steps=int(table.prefill_steps[row]),
+        decode_steps=int(table.decode_steps[row]),
+        mixed_steps=int(table.mixed_steps[row]),
+    )

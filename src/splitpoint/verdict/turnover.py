@@ -1,0 +1,353 @@
+"""What would change the answer: one thing is varied at a time until another arm wins.
+
+The best split and the best mixed deployment are simulated again at a grid of factors on both
+sides of the present; the bracket nearest to it is then halved (on a log scale). Every flip is a
+claim that one measurement can refute. Factors that only scale an assumed number show what the
+verdict rests on.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from msgspec.structs import replace
+
+from splitpoint.inputs.trace import Trace, dense, first, scale_rate
+from splitpoint.inputs.traces.requests import trace_of
+from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.record import Record
+from splitpoint.run import Run
+from splitpoint.search.loads import Load
+from splitpoint.search.sweep import Job, sweep
+from splitpoint.search.world import Candidate
+from splitpoint.sim.world import PoolSpec, World
+from splitpoint.verdict.answer import Point
+from splitpoint.verdict.compare import Winner, judged
+from splitpoint.verdict.points import point
+
+# Requests that the varied runs replay: a trace's first ones, so that the many runs of all factors
+# cost about as much as the search. The finding is void where they do not repeat the verdict.
+REQUESTS = 2_000
+HALVINGS = 3
+WIDE = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0, 16.0)
+NEAR = (1 / 4, 1 / 2, 2 / 3, 3 / 2, 2.0, 4.0)
+
+
+class Arm(Record, frozen=True, kw_only=True):
+    """A deployment that takes part: its candidate and its world."""
+
+    candidate: Candidate
+    world: World
+
+
+class Varied(Record, frozen=True, kw_only=True):
+    """The two worlds and the trace with one thing varied."""
+
+    split: World
+    mixed: World
+    trace: Trace
+
+
+class Knob(Record, frozen=True, kw_only=True):
+    """One thing to vary: `now` in its unit, the factors to try, and what a factor makes of the
+    worlds and the trace. `assumed`: it only scales numbers that the prediction assumes."""
+
+    name: str
+    unit: str
+    now: float
+    factors: tuple[float, ...]
+    vary: Callable[[Varied, float], Varied]
+    assumed: bool = False
+
+
+class Flip(Record, frozen=True, kw_only=True):
+    """Where a knob turns the verdict: the factor and who wins beyond it; None: nowhere in the
+    range that was tried, `low` to `high`."""
+
+    knob: Knob
+    factor: float | None
+    winner: Winner | None
+    low: float
+    high: float
+
+
+class Turnover(Record, frozen=True, kw_only=True):
+    """All flips around a verdict. `now`: the winner on the replayed requests."""
+
+    now: Winner
+    requests: int
+    flips: tuple[Flip, ...]
+
+
+def turnover(
+    split: Arm,
+    mixed: Arm,
+    load: Load,
+    slo: Slo,
+    *,
+    workload: Workload,
+    base: Path,
+    seed: int,
+    workers: int | None = None,
+    done: Callable[[float], None] | None = None,
+) -> Turnover:
+    """The flips of every knob around the present worlds and load."""
+    trace = load.trace if len(load.trace) <= REQUESTS else first(load.trace, REQUESTS)
+    present = Varied(split=split.world, mixed=mixed.world, trace=trace)
+    knobs = _knobs(present, load, workload, base)
+    judge = partial(
+        _winners,
+        split=split,
+        mixed=mixed,
+        slo=slo,
+        seed=seed,
+        closed_loop=workload.closed_loop,
+        workers=workers,
+    )
+    tries = [(knob, factor) for knob in knobs for factor in knob.factors]
+    rounds = HALVINGS + 1
+    now, *found = judge([present, *(knob.vary(present, factor) for knob, factor in tries)])
+    known: dict[str, dict[float, Winner]] = {knob.name: {1.0: now} for knob in knobs}
+    for (knob, factor), winner in zip(tries, found, strict=True):
+        known[knob.name][factor] = winner
+    for halving in range(HALVINGS):
+        if done is not None:
+            done((halving + 1) / rounds)
+        open_ = [(knob, bracket) for knob in knobs if (bracket := _bracket(known[knob.name], now))]
+        middles = [(knob, _middle(bracket)) for knob, bracket in open_]
+        winners = judge([knob.vary(present, middle) for knob, middle in middles])
+        for (knob, middle), winner in zip(middles, winners, strict=True):
+            known[knob.name][middle] = winner
+    flips = tuple(_flip(knob, known[knob.name], now) for knob in knobs)
+    return Turnover(now=now, requests=len(trace), flips=flips)
+
+
+def stretched(trace: Trace, factor: float) -> Trace:
+    """The trace with every input `factor` times as long and its reuse unchanged.
+
+    Identity blocks grow with the inputs (to whole tokens), so the same blocks are shared.
+    """
+    block = max(1, round(trace.block_tokens * factor))
+    grown = trace.isl.astype(np.int64) * block / trace.block_tokens
+    isl = np.maximum(np.ceil(grown), 1).astype(np.int32)
+    return replace(trace, isl=isl, block_tokens=block)
+
+
+def with_less_reuse(trace: Trace, share: float, seed: int = 0) -> Trace:
+    """The trace with `share` of its sessions keeping their identities, the others reusing
+    nothing of anyone's, not even of their own earlier turns."""
+    sessions = int(trace.session.max()) + 1
+    keep = np.random.default_rng(seed).permutation(sessions) < round(share * sessions)
+    counts = np.diff(trace.block_starts)
+    foreign = ~np.repeat(keep[trace.session], counts)
+    ids = trace.block_ids.astype(np.int64)
+    fresh = int(ids.max(initial=-1)) + 1
+    ids[foreign] = fresh + np.arange(int(foreign.sum()))
+    return replace(trace, block_ids=dense(ids))
+
+
+def _knobs(present: Varied, load: Load, workload: Workload, base: Path) -> tuple[Knob, ...]:
+    rate = load.concurrency or load.rate or 0.0
+    knobs = [
+        Knob(
+            name="load",
+            unit="users" if load.concurrency else "req/s",
+            now=float(rate),
+            factors=WIDE if load.concurrency is None else tuple(f for f in WIDE if rate * f >= 1),
+            vary=partial(_at_load, load=load, workload=workload, base=base),
+        ),
+        Knob(
+            name="context",
+            unit="input tokens on average",
+            now=load.profile.isl,
+            factors=NEAR,
+            vary=_at_context,
+        ),
+        Knob(
+            name="KV pool",
+            unit="blocks a pool",
+            now=float(max(pool.kv_blocks for pool in present.mixed.pools)),
+            factors=NEAR,
+            vary=_at_pool,
+            assumed=True,
+        ),
+        Knob(
+            name="prefill time",
+            unit="x predicted",
+            now=1.0,
+            factors=NEAR,
+            vary=_at_prefill_time,
+            assumed=True,
+        ),
+        Knob(
+            name="decode time",
+            unit="x predicted",
+            now=1.0,
+            factors=NEAR,
+            vary=_at_decode_time,
+            assumed=True,
+        ),
+    ]
+    if present.split.link is not None:
+        knobs.append(
+            Knob(
+                name="link bandwidth",
+                unit="bytes/s between two instances",
+                now=present.split.link.bandwidth,
+                factors=WIDE,
+                vary=_at_bandwidth,
+                assumed=True,
+            )
+        )
+    reused = load.profile.isl - load.profile.new_tokens
+    if len(present.trace.block_ids) and reused > 0:
+        knobs.append(
+            Knob(
+                name="reuse",
+                unit="of input tokens, infinite cache",
+                now=reused / load.profile.isl,
+                factors=(0.0, 1 / 4, 1 / 2, 3 / 4),
+                vary=_at_reuse,
+            )
+        )
+    return tuple(knobs)
+
+
+def _at_load(
+    present: Varied, factor: float, *, load: Load, workload: Workload, base: Path
+) -> Varied:
+    if load.concurrency is None:
+        return replace(present, trace=scale_rate(present.trace, factor))
+    users = max(round(load.concurrency * factor), 1)
+    return replace(present, trace=trace_of(workload, base=base, concurrency=users))
+
+
+def _at_context(present: Varied, factor: float) -> Varied:
+    return replace(present, trace=stretched(present.trace, factor))
+
+
+def _at_reuse(present: Varied, factor: float) -> Varied:
+    return replace(present, trace=with_less_reuse(present.trace, factor))
+
+
+def _at_bandwidth(present: Varied, factor: float) -> Varied:
+    link = present.split.link
+    assert link is not None
+    faster = replace(link, bandwidth=link.bandwidth * factor)
+    return replace(present, split=replace(present.split, link=faster))
+
+
+def _at_pool(present: Varied, factor: float) -> Varied:
+    def grown(pool: PoolSpec) -> PoolSpec:
+        return replace(pool, kv_blocks=max(round(pool.kv_blocks * factor), 2))
+
+    return _with_pools(present, grown)
+
+
+def _at_prefill_time(present: Varied, factor: float) -> Varied:
+    def slower(pool: PoolSpec) -> PoolSpec:
+        curve = pool.curve
+        return replace(
+            pool,
+            curve=replace(
+                curve,
+                mixed=np.rint(curve.mixed * factor).astype(np.int64),
+                prefill_pair=round(curve.prefill_pair * factor),
+            ),
+        )
+
+    return _with_pools(present, slower)
+
+
+def _at_decode_time(present: Varied, factor: float) -> Varied:
+    def slower(pool: PoolSpec) -> PoolSpec:
+        curve = pool.curve
+        return replace(
+            pool,
+            curve=replace(
+                curve,
+                decode=np.rint(curve.decode * factor).astype(np.int64),
+                decode_context=np.rint(curve.decode_context * factor).astype(np.int64),
+            ),
+        )
+
+    return _with_pools(present, slower)
+
+
+def _with_pools(present: Varied, change: Callable[[PoolSpec], PoolSpec]) -> Varied:
+    split, mixed = (
+        replace(world, pools=tuple(change(pool) for pool in world.pools))
+        for world in (present.split, present.mixed)
+    )
+    return replace(present, split=split, mixed=mixed)
+
+
+def _winners(
+    tries: Sequence[Varied],
+    *,
+    split: Arm,
+    mixed: Arm,
+    slo: Slo,
+    seed: int,
+    closed_loop: bool,
+    workers: int | None,
+) -> list[Winner]:
+    """Who wins in each of the varied presents."""
+    jobs = [
+        Job(
+            name=arm,
+            world=world,
+            trace=index,
+            seed=seed,
+            closed_loop=closed_loop,
+            series=False,
+        )
+        for index, varied in enumerate(tries)
+        for arm, world in (("split", varied.split), ("mixed", varied.mixed))
+    ]
+    measure = partial(_measured, split=split.candidate, mixed=mixed.candidate, slo=slo)
+    traces = [varied.trace for varied in tries]
+    points = sweep(jobs, traces, measure, workers=workers)
+    return [judged(points[i], points[i + 1]).winner for i in range(0, len(points), 2)]
+
+
+def _measured(job: Job, run: Run, *, split: Candidate, mixed: Candidate, slo: Slo) -> Point | None:
+    candidate = split if job.name == "split" else mixed
+    return point(candidate, run, slo, name=job.name, load="")
+
+
+def _turned(winner: Winner, now: Winner) -> bool:
+    """Whether an arm wins that does not now."""
+    return winner != now and winner in ("split", "mixed")
+
+
+def _bracket(known: dict[float, Winner], now: Winner) -> tuple[float, float] | None:
+    """The pair of neighbouring factors, nearest to the present, between which the verdict turns:
+    the near one still shows it as it is."""
+    up = sorted(factor for factor in known if factor >= 1)
+    down = sorted((factor for factor in known if factor <= 1), reverse=True)
+    pairs = [
+        pair
+        for side in (up, down)
+        if (pair := next((p for p in pairwise(side) if _turned(known[p[1]], now)), None))
+    ]
+    return min(pairs, key=lambda pair: max(pair[0], 1 / pair[0]), default=None)
+
+
+def _middle(bracket: tuple[float, float]) -> float:
+    """Half-way between two factors on a log scale; on a plain one where a factor is 0."""
+    near, far = bracket
+    return float(np.sqrt(near * far)) or (near + far) / 2
+
+
+def _flip(knob: Knob, known: dict[float, Winner], now: Winner) -> Flip:
+    bracket = _bracket(known, now)
+    return Flip(
+        knob=knob,
+        factor=None if bracket is None else _middle(bracket),
+        winner=None if bracket is None else known[bracket[1]],
+        low=min(known),
+        high=max(known),
+    )

@@ -1,0 +1,80 @@
+"""The two KV walls: what the requests of a side hold at once against what its pools hold.
+
+Below 1 requests come and go; above it they queue, or on a decode side are preempted. Splitting
+moves demand between the walls: every decode then rests on N_D pools instead of all of them.
+"""
+
+from typing import Literal
+
+from splitpoint.metrics import mean_decoding, mean_prefilling, pool_load
+from splitpoint.run import Run
+from splitpoint.search.loads import Profile
+from splitpoint.search.world import Candidate
+from splitpoint.units import gib
+from splitpoint.verdict.answer import Figure, Wall
+
+Side = Literal["mixed", "prefill", "decode"]
+
+
+def occupancy(concurrent: float, request_bytes: float, pools: int, pool_bytes: float) -> float:
+    """concurrent x KV per request / (pools x pool), as a share of what the side holds."""
+    return concurrent * request_bytes / (pools * pool_bytes)
+
+
+def walls(candidate: Candidate, run: Run, profile: Profile) -> tuple[Wall, ...]:
+    """The wall of every side of a simulated deployment.
+
+    Prefill: requests from the start of their prefill until the decode side has pulled their KV,
+    each with its input. Decode: requests from the end of their prefill to their last token, each
+    with its mean context, waiting for room included. Mixed: both. All are means over the steady
+    window, so a side near 1 is over it half of the time.
+    """
+    return tuple(_wall(candidate, run, profile, index) for index in range(len(candidate.instances)))
+
+
+def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
+    pool, held = candidate.deployment.pools[index], candidate.instances[index].holding
+    present = concurrent(run, pool.role)
+    tokens = round(profile.isl if pool.role == "prefill" else profile.context)
+    ranks = pool.replicas * pool.topology.dp
+    request = held.request_bytes(tokens)
+    share = occupancy(present, request, ranks, max(held.usable_bytes, 1))
+    seen = pool_load(run, index)
+    return Wall(
+        side=pool.role,
+        deployment=candidate.name,
+        demand=Figure(
+            name=f"{present:.1f} requests x {gib(request)} of {tokens:,} tokens",
+            value=present * request,
+            unit="B",
+            origin="simulated",
+            source="mean over the steady window x blocks of one rank",
+        ),
+        pool=Figure(
+            name=f"{ranks} pools x {gib(held.usable_bytes)}",
+            value=float(ranks * held.usable_bytes),
+            unit="B",
+            origin="computed",
+            source="memory ladder, whole blocks",
+        ),
+        occupancy=share,
+        words=_words(pool.role, share, seen.used_mean, seen.used_p99),
+    )
+
+
+def concurrent(run: Run, role: Side) -> float:
+    """Mean number of requests that hold or await KV of a side."""
+    if role == "prefill":
+        return mean_prefilling(run)
+    if role == "decode":
+        return mean_decoding(run)
+    return mean_prefilling(run) + mean_decoding(run)
+
+
+def _words(role: Side, share: float, used_mean: float, used_p99: float) -> str:
+    verb = "is over its wall" if share >= 1 else "is at its wall" if used_p99 > 0.98 else "has room"
+    shared = " (shared prefixes are counted once there)" if used_mean < 0.9 * share else ""
+    return (
+        f"{role} {verb}: demand {share:.0%} of the pools; simulated use "
+        f"{used_mean:.0%} on average, {used_p99:.0%} at p99{shared}"
+    )

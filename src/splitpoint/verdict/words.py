@@ -1,0 +1,139 @@
+"""The verdict in words: a choice, one sentence for it, and reasons with their numbers."""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from splitpoint.inputs.plan import Plan
+from splitpoint.units import percent, seconds
+from splitpoint.verdict.answer import Claim, Comparison, Condition, Point, Rejected, Verdict
+
+
+def spoken(
+    *,
+    plan: Plan,
+    load: str,
+    split: Point | None,
+    mixed: Point | None,
+    comparisons: tuple[Comparison, ...],
+    conditions: tuple[Condition, ...],
+    claims: tuple[Claim, ...],
+    rests_on: tuple[str, ...],
+    by_load: Sequence[tuple[str, str]],
+    rejected: Sequence[Rejected],
+) -> Verdict:
+    """The verdict on the last comparison, each arm at its best routing."""
+    final = comparisons[-1]
+    if split is None and mixed is None:
+        return _nothing(plan, comparisons, rejected)
+    choice = {"tie": "either"}.get(final.winner, final.winner)
+    # Of two that are equal the one without a second pool and a link is the simpler.
+    chosen = {"split": split, "mixed": mixed, "either": mixed or split}.get(choice)
+    reasons = [final.words]
+    reasons += [
+        f"at equal routing ({found.routing}): {found.words}"
+        for found in comparisons[:-1]
+        if found.winner != final.winner
+    ]
+    reasons += [
+        f"{arm}: {point.name}: what stopped first: {point.first_wall}"
+        for arm, point in (("split", split), ("mixed", mixed))
+        if point is not None
+    ]
+    reasons += [
+        f"{'holds' if found.holds else 'fails'}: {found.name} ({found.words})"
+        for found in conditions
+        if found.holds is not None
+    ]
+    if by_load:
+        reasons.append("over the loads: " + _over_loads(by_load))
+    if choice == "neither":
+        reasons += [_missing(point, plan) for point in (split, mixed) if point is not None]
+    return Verdict(
+        choice=choice,  # type: ignore[arg-type]
+        headline=_headline(choice, chosen, split, mixed, plan, load),
+        reasons=tuple(reasons),
+        comparisons=comparisons,
+        conditions=conditions,
+        claims=claims,
+        rests_on=rests_on,
+        chosen=chosen.name if chosen is not None else None,
+    )
+
+
+def _headline(
+    choice: str,
+    chosen: Point | None,
+    split: Point | None,
+    mixed: Point | None,
+    plan: Plan,
+    load: str,
+) -> str:
+    slo = f"TTFT {plan.slo.ttft_s:g} s and TPOT {plan.slo.tpot_s * 1e3:g} ms"
+    under = f"p{plan.slo.percentile:g} of {slo}"
+    if chosen is None:
+        best = max(
+            (point for point in (split, mixed) if point is not None),
+            key=lambda point: point.attainment,
+        )
+        return (
+            f"Neither: no deployment that was tried on {best.gpus} GPUs holds {under} under "
+            f"{load}; {best.name} comes nearest with {percent(best.attainment)} of requests"
+        )
+    numbers = (
+        f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU, {chosen.interactivity:.0f} "
+        f"tok/s/user on {chosen.gpus} GPUs under {load}"
+    )
+    words = {
+        "split": f"Split: {chosen.name} holds {under} with {numbers}",
+        "mixed": f"Do not split: {chosen.name} holds {under} with {numbers}",
+        "either": f"Either: split and mixed tie; {chosen.name} holds {under} with {numbers}",
+    }
+    return words[choice]
+
+
+def _missing(point: Point, plan: Plan) -> str:
+    """What a point lacks to meet the SLO."""
+    slo = plan.slo
+    lacks = []
+    if point.ttft.at_slo > slo.ttft_s:
+        lacks.append(f"TTFT is {seconds(point.ttft.at_slo)} where {seconds(slo.ttft_s)} is asked")
+    if point.tpot.at_slo > slo.tpot_s:
+        lacks.append(f"TPOT is {seconds(point.tpot.at_slo)} where {seconds(slo.tpot_s)} is asked")
+    if point.success < 1:
+        lacks.append(f"{percent(1 - point.success)} of requests fail")
+    return f"{point.name} misses: {'; '.join(lacks)} (p{slo.percentile:g})"
+
+
+def _over_loads(by_load: Sequence[tuple[str, str]]) -> str:
+    """Neighbouring loads with the same outcome told together."""
+    runs = []
+    for outcome, group in groupby(by_load, key=lambda pair: pair[1]):
+        labels = [label for label, _ in group]
+        span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
+        runs.append(f"{span}: {outcome}")
+    return "; ".join(runs)
+
+
+def _nothing(
+    plan: Plan, comparisons: tuple[Comparison, ...], rejected: Sequence[Rejected]
+) -> Verdict:
+    """The verdict where nothing could be simulated."""
+    short = [found for found in rejected if found.shortfall is not None]
+    nearest = min(
+        short, key=lambda found: found.shortfall.value if found.shortfall else 0.0, default=None
+    )
+    reasons = tuple(f"{found.name}: {found.why}" for found in rejected[:20])
+    headline = f"Neither: nothing that {plan.gpus} GPUs could run serves this workload"
+    if nearest is not None and nearest.shortfall is not None:
+        gib = nearest.shortfall.value / 2**30
+        headline += f"; {nearest.name} comes nearest, {gib:.1f} GiB short per rank"
+    return Verdict(
+        choice="neither",
+        headline=headline,
+        reasons=reasons,
+        comparisons=comparisons,
+        conditions=(),
+        claims=(),
+        rests_on=(),
+        chosen=None,
+    )
