@@ -7,13 +7,12 @@ import tomllib
 import types
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from functools import cache
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import msgspec
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.checks import SHOWN, Checked, Problem, fail
+from splitpoint.inputs.checks import SHOWN, Checked, Problem, fail, fields_of, inside, value_faults
 from splitpoint.inputs.raw import faults
 
 T = TypeVar("T")
@@ -61,6 +60,12 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def _value(value: object, kind: Any, path: str, problems: list[Problem]) -> object:
     origin = get_origin(kind)
+    if origin is Annotated:
+        inner, *rules = get_args(kind)
+        made = _value(value, inner, path, problems)
+        faults = [] if made is _FAULT else value_faults(made, rules, path)
+        problems += faults
+        return _FAULT if faults else made
     if origin in (Union, types.UnionType):
         return _of_union(value, kind, path, problems)
     if origin is Literal:
@@ -69,8 +74,8 @@ def _value(value: object, kind: Any, path: str, problems: list[Problem]) -> obje
         return _of_list(value, get_args(kind), path, problems)
     if origin is dict and isinstance(value, dict):
         of = get_args(kind)[1]
-        made = {key: _value(item, of, _under(path, key), problems) for key, item in value.items()}
-        return _FAULT if _FAULT in made.values() else made
+        table = {key: _value(item, of, inside(path, key), problems) for key, item in value.items()}
+        return _FAULT if _FAULT in table.values() else table
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and isinstance(value, dict):
         return _of_table(value, kind, path, problems)
     if kind is float and type(value) is int:
@@ -84,18 +89,18 @@ def _value(value: object, kind: Any, path: str, problems: list[Problem]) -> obje
 def _of_table(
     table: dict[str, object], kind: type[msgspec.Struct], path: str, problems: list[Problem]
 ) -> object:
-    fields = _fields(kind)
+    fields = fields_of(kind)
     values: dict[str, object] = {}
     tag_field = kind.__struct_config__.tag_field
     unknown = [key for key in table if key not in fields and key != tag_field]
     for key in unknown[:SHOWN]:
-        hint = nearest(key, [name for name in fields if name not in table])
-        problems.append(Problem(_under(path, key[:60]), "unknown key", hint))
+        hint = nearest(key, fields)
+        problems.append(Problem(inside(path, key), "unknown key", hint))
     for name, field in fields.items():
         if name in table:
-            values[name] = _value(table[name], field.type, _under(path, name), problems)
+            values[name] = _value(table[name], field.type, inside(path, name), problems)
         elif field.required:
-            problems.append(Problem(_under(path, name), "is missing", _expected(field.type)))
+            problems.append(Problem(inside(path, name), "is missing", _expected(field.type)))
             values[name] = _FAULT
     if unknown or _FAULT in values.values():
         return _FAULT
@@ -105,11 +110,6 @@ def _of_table(
         problems += faults
         return _FAULT if faults else record
     return record
-
-
-@cache
-def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
-    return {field.encode_name: field for field in msgspec.structs.fields(kind)}
 
 
 def _of_list(
@@ -122,7 +122,7 @@ def _of_list(
     before = len(problems)
     made = []
     for index, (item, kind) in enumerate(zip(items, kinds, strict=True)):
-        made.append(_value(item, kind, _under(path, str(index)), problems))
+        made.append(_value(item, kind, inside(path, str(index)), problems))
         if len(problems) - before > SHOWN:
             break
     return _FAULT if len(problems) > before else tuple(made)
@@ -153,7 +153,7 @@ def _of_tagged(
     if isinstance(tag, str) and tag in tags:
         return _value(table, tags[tag], path, problems)
     what = "is missing" if tag is None else f"found {_found(tag)}"
-    problems.append(Problem(_under(path, tag_field), what, "known: " + ", ".join(map(str, tags))))
+    problems.append(Problem(inside(path, tag_field), what, "known: " + ", ".join(map(str, tags))))
     return _FAULT
 
 
@@ -171,6 +171,7 @@ def _of_words(
 
 
 def _same_shape(value: object, kind: Any) -> bool:
+    kind = _bare(kind)
     origin = get_origin(kind)
     struct = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
     if isinstance(value, dict):
@@ -180,6 +181,10 @@ def _same_shape(value: object, kind: Any) -> bool:
     if origin is Literal:
         return any(type(value) is type(word) for word in get_args(kind))
     return kind is type(value) or (kind is float and type(value) is int)
+
+
+def _bare(kind: Any) -> Any:
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
 def _words(kind: Any) -> tuple[object, ...]:
@@ -197,6 +202,7 @@ def _expected(kind: Any, value: object = None) -> str:
 
 
 def _described(kind: Any) -> str:
+    kind = _bare(kind)
     origin = get_origin(kind)
     if kind in _SCALARS:
         return _SCALARS[kind]
@@ -267,7 +273,9 @@ def _blamed(problem: Problem, made: dict[str, str]) -> Problem:
     starts = [start for start in made if f"{problem.path}.".startswith(f"{start}.")]
     if not starts:
         return problem
-    return problem._replace(path=f"--set {made[max(starts, key=len)]}")
+    name = made[max(starts, key=len)]
+    within = f"{problem.path}.".startswith(f"{name}.")
+    return problem._replace(path=f"--set {problem.path if within else name}")
 
 
 def _copied(tree: Any) -> Any:
@@ -276,7 +284,3 @@ def _copied(tree: Any) -> Any:
     if isinstance(tree, list):
         return [_copied(item) for item in tree]
     return tree
-
-
-def _under(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key

@@ -1,8 +1,10 @@
 """Where a model runs: topology of an instance, pools of equal instances, and their routing."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from splitpoint.inputs.checks import Problem, within
+from msgspec import Meta
+
+from splitpoint.inputs.checks import Problem
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import (
     Attention,
@@ -31,6 +33,9 @@ Routing = Literal[
 MAX_GPUS = 2**16
 MAX_DEGREE = 2**12
 
+GpuCount = Annotated[int, Meta(ge=1, le=MAX_GPUS)]
+Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
+
 
 class Topology(Record, frozen=True, kw_only=True):
     """One instance: tensor, data, pipeline and expert parallel degrees.
@@ -39,19 +44,17 @@ class Topology(Record, frozen=True, kw_only=True):
     `ep` is 1 (experts cut like any matrix) or tp x dp (each rank holds whole experts).
     """
 
-    tp: int = 1
-    dp: int = 1
-    pp: int = 1
-    ep: int = 1
+    tp: Degree = 1
+    dp: Degree = 1
+    pp: Degree = 1
+    ep: Annotated[int, Meta(ge=1)] = 1
 
     def problems(self) -> list[Problem]:
-        """Faults of the degrees, whatever the model."""
-        degrees = (("tp", self.tp), ("dp", self.dp), ("pp", self.pp))
-        faults = [fault for name, value in degrees for fault in within(name, value, 1, MAX_DEGREE)]
-        if self.ep not in (1, self.tp * self.dp):
-            hint = f"1 or tp x dp = {self.tp * self.dp}"
-            faults.append(Problem("ep", f"{self.ep} is not possible", hint))
-        return faults
+        """Faults of the degrees together, whatever the model."""
+        if self.ep in (1, self.tp * self.dp):
+            return []
+        hint = f"1 or tp x dp = {self.tp * self.dp}"
+        return [Problem("ep", f"{self.ep} is not possible", hint)]
 
     @property
     def gpus(self) -> int:
@@ -71,12 +74,8 @@ class Pool(Record, frozen=True, kw_only=True):
 
     role: Role
     topology: Topology
-    replicas: int
+    replicas: GpuCount
     engine: Engine
-
-    def problems(self) -> list[Problem]:
-        """Faults of the pool."""
-        return within("replicas", self.replicas, 1, MAX_GPUS)
 
     @property
     def gpus(self) -> int:
@@ -103,7 +102,7 @@ class Deployment(Record, frozen=True, kw_only=True):
         roles = sorted(pool.role for pool in self.pools)
         if roles in (["mixed"], ["decode", "prefill"]):
             return []
-        what = f"are {', '.join(roles) or 'empty'}"
+        what = f"are {', '.join(roles) or 'none'}"
         return [Problem("pools", what, "one mixed pool, or one prefill and one decode pool")]
 
     @property

@@ -1,9 +1,9 @@
 """The serving engine and its settings. None means: what the engine would choose by itself."""
 
-import re
-from typing import Literal
+from typing import Annotated, Literal
 
-from splitpoint.inputs.checks import Problem, each, within
+from msgspec import Meta
+
 from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
 
@@ -19,65 +19,33 @@ MAX_BATCHED_TOKENS = 2**20
 MAX_SEQS = 2**16
 MAX_TOKENS = 2**24
 
+Version = Annotated[str, Meta(pattern=r"^[0-9]+(\.[0-9]+)+\S*$", description="such as 0.32.0")]
+Utilization = Annotated[float, Meta(gt=0, le=1)]
+BlockSize = Annotated[int, Meta(ge=1, le=MAX_BLOCK)]
+BatchedTokens = Annotated[int, Meta(ge=1, le=MAX_BATCHED_TOKENS)]
+Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQS)]
+Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
+
 
 class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks."""
 
     name: EngineName = "vllm"
-    version: str = "0.32.0"
-    utilization: float = 0.92
+    version: Version = "0.32.0"
+    utilization: Utilization = 0.92
     kv_dtype: KvDtype = "auto"
     state_dtype: KvDtype = "auto"
-    block_size: int | None = None
-    batched_tokens: int | None = None
-    max_seqs: int | None = None
-    max_len: int | None = None
+    block_size: BlockSize | None = None
+    batched_tokens: BatchedTokens | None = None
+    max_seqs: Sequences | None = None
+    max_len: Tokens | None = None
     prefix_caching: bool = True
     async_scheduling: bool = True
     graphs: bool = True
-    max_graph: int | None = None
+    max_graph: Sequences | None = None
     graph_mode: GraphMode = "full_and_piecewise"
-    drafts: int = 0
-    acceptance: tuple[float, ...] = ()
-
-    def problems(self) -> list[Problem]:
-        """Every setting that no engine would take."""
-        return [
-            *common_problems(self.version, self.utilization, self.drafts, self.acceptance),
-            *size_problems(self.block_size, self.batched_tokens, self.max_seqs, self.max_len),
-            *within("max_graph", self.max_graph, 1, MAX_SEQS),
-        ]
-
-
-def common_problems(
-    version: str, utilization: float, drafts: int | tuple[int, ...], acceptance: tuple[float, ...]
-) -> list[Problem]:
-    """Faults of the settings that an engine and a plan's `[engine]` table share."""
-    faults: list[Problem] = []
-    if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})+\S{0,40}", version):
-        faults.append(Problem("version", f"found {version[:40]!r}", "such as 0.32.0"))
-    if not 0 < utilization <= 1:
-        faults.append(Problem("utilization", f"{utilization} is out of range", "above 0, up to 1"))
-    for path, value in each("drafts", drafts):
-        faults += within(path, value, 0, MAX_DRAFTS)
-    if drafts == ():
-        faults.append(Problem("drafts", "is an empty list", "such as [0, 3]"))
-    for path, value in each("acceptance", acceptance):
-        faults += within(path, value, 0, 1)
-    if len(acceptance) > MAX_DRAFTS:
-        faults.append(
-            Problem("acceptance", f"has {len(acceptance)} entries", f"{MAX_DRAFTS} at most")
-        )
-    return faults
-
-
-def size_problems(
-    block_size: int | None, batched_tokens: int | None, max_seqs: int | None, max_len: int | None
-) -> list[Problem]:
-    """Faults of the sizes that an engine and a plan's `[engine]` table share."""
-    return [
-        *within("block_size", block_size, 1, MAX_BLOCK),
-        *within("batched_tokens", batched_tokens, 1, MAX_BATCHED_TOKENS),
-        *within("max_seqs", max_seqs, 1, MAX_SEQS),
-        *within("max_len", max_len, 1, MAX_TOKENS),
-    ]
+    drafts: Drafts = 0
+    acceptance: Acceptance = ()

@@ -33,11 +33,11 @@ def gpu_names() -> tuple[str, ...]:
     return tuple(sorted(facts.gpu.name for facts in _all()))
 
 
-def gpu_problems(given: str | Gpu) -> list[Problem]:
-    """A fault where a plan names a GPU that the catalogue does not have."""
-    if isinstance(given, Gpu) or _key(given) in _by_key():
+def name_faults(name: str) -> list[Problem]:
+    """A fault where the catalogue has no GPU of that name."""
+    if _key(name) in _by_key():
         return []
-    return [Problem("gpu", f"{given[:60]!r} is not a GPU of the catalogue", _hint(given))]
+    return [Problem("", f"{name[:60]!r} is not a GPU of the catalogue", _hint(name))]
 
 
 def _hint(name: str) -> str:

@@ -1,39 +1,39 @@
 """A GPU and the cluster it stands in: capacities and speeds as their sources state them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
-from splitpoint.inputs.checks import Problem, positive, within
+from splitpoint.inputs.checks import Problem
 from splitpoint.record import Record
 
 GIB = 1024**3
+
+# Bounds that catch a wrong unit: GB/s or TFLOP/s written where bytes/s or FLOP/s are meant.
+BytesPerSecond = Annotated[float, Meta(ge=1e9, le=1e15)]
+FlopsPerSecond = Annotated[float, Meta(ge=1e12, le=1e18)]
+LinkBandwidth = Annotated[float, Meta(ge=1e6, le=1e14)]
+Latency = Annotated[float, Meta(ge=0, le=1)]
+Gigabytes = Annotated[float, Meta(ge=1, le=1e5)]
+Gpus = Annotated[int, Meta(ge=1, le=4096)]
 
 
 class Link(Record, frozen=True, kw_only=True):
     """One GPU's share of a link: bytes per second in each direction, and seconds of latency."""
 
     kind: Literal["nvlink", "nvswitch", "mnnvl", "xgmi", "pcie", "ib", "roce", "ethernet"]
-    bandwidth: float
-    latency: float
-
-    def problems(self) -> list[Problem]:
-        """Faults of the link."""
-        return [*positive("bandwidth", self.bandwidth), *within("latency", self.latency, 0, 1)]
+    bandwidth: LinkBandwidth
+    latency: Latency
 
 
 class Flops(Record, frozen=True, kw_only=True):
     """Dense FLOP/s by dtype, without sparsity; None where the hardware has no such units."""
 
-    bf16: float
-    fp8: float | None = None
-    fp4: float | None = None
-    int8: float | None = None
-
-    def problems(self) -> list[Problem]:
-        """Faults of the rates."""
-        rates = (("bf16", self.bf16), ("fp8", self.fp8), ("fp4", self.fp4), ("int8", self.int8))
-        return [fault for name, value in rates for fault in within(name, value, 1e9, 1e18)]
+    bf16: FlopsPerSecond
+    fp8: FlopsPerSecond | None = None
+    fp4: FlopsPerSecond | None = None
+    int8: FlopsPerSecond | None = None
 
 
 class Gpu(Record, frozen=True, kw_only=True):
@@ -46,12 +46,12 @@ class Gpu(Record, frozen=True, kw_only=True):
 
     name: str
     architecture: Literal["ampere", "ada", "hopper", "blackwell", "blackwell-rtx", "cdna3", "cdna4"]
-    hbm_gib: float
-    marketed_gb: float
-    bandwidth: float
+    hbm_gib: Gigabytes
+    marketed_gb: Gigabytes
+    bandwidth: BytesPerSecond
     flops: Flops
-    gpus_per_node: int
-    domain: int
+    gpus_per_node: Gpus
+    domain: Gpus
     inside: Link
     outside: Link
     sources: dict[str, str] = msgspec.field(default_factory=dict)
@@ -62,15 +62,8 @@ class Gpu(Record, frozen=True, kw_only=True):
         return int(self.hbm_gib * GIB)
 
     def problems(self) -> list[Problem]:
-        """Faults of the capacities, such as GB written where GiB are meant."""
-        faults = [
-            *within("hbm_gib", self.hbm_gib, 1, 1e5),
-            *within("marketed_gb", self.marketed_gb, 1, 1e5),
-            *within("bandwidth", self.bandwidth, 1e9, 1e15),
-            *within("gpus_per_node", self.gpus_per_node, 1, 1024),
-            *within("domain", self.domain, 1, 4096),
-        ]
-        if not faults and self.hbm_gib > self.marketed_gb:
-            what = f"{self.hbm_gib} GiB is more than a marketed {self.marketed_gb} GB can hold"
-            faults.append(Problem("hbm_gib", what, "GiB as the driver reports them"))
-        return faults
+        """A fault where GB were written as GiB: marketed GB are GiB of HBM at most."""
+        if self.hbm_gib <= self.marketed_gb:
+            return []
+        what = f"{self.hbm_gib} GiB is more than a marketed {self.marketed_gb} GB can hold"
+        return [Problem("hbm_gib", what, "GiB as the driver reports them")]

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.checks import Problem, fail
+from splitpoint.inputs.checks import Problem, fail, inside
 
 FORMATS = (".toml", ".yaml", ".yml", ".json")
 
@@ -57,10 +57,10 @@ def faults(tree: object) -> Iterator[Problem]:
             if not all(map(_whole_text, value)):
                 yield Problem(path, "a key holds half of a surrogate pair")
                 return
-            below = [(item, _under(path, key), depth + 1) for key, item in value.items()]
+            below = [(item, inside(path, key), depth + 1) for key, item in value.items()]
             stack += reversed(below)
         elif isinstance(value, list):
-            below = [(item, _under(path, str(i)), depth + 1) for i, item in enumerate(value)]
+            below = [(item, inside(path, str(i)), depth + 1) for i, item in enumerate(value)]
             stack += reversed(below)
         elif isinstance(value, float) and not math.isfinite(value):
             yield Problem(path, f"{value} is not a finite number")
@@ -101,12 +101,11 @@ def _toml(where: str, text: str) -> object:
         raise _too_deep(where)
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise PlanError(where, f"is not TOML: {error}") from None
     except RecursionError:
         raise _too_deep(where) from None
     except ValueError as error:
-        raise PlanError(where, f"holds a value that TOML does not know: {error}") from None
+        # TOMLDecodeError is one; an impossible date or a number of 5,000 digits is another.
+        raise PlanError(where, f"is not TOML: {str(error)[:200]}") from None
 
 
 def _yaml(where: str, text: str) -> object:
@@ -148,12 +147,12 @@ class _YamlTree:
             if self.documents > 1:
                 raise PlanError(self.where, "holds more than one YAML document", "keep one")
         elif isinstance(event, yaml.AliasEvent):
-            raise self._refused(event, f"refers to an anchor (*{event.anchor})")
+            raise self._refused(event, f"refers to an anchor (*{event.anchor!s:.60})")
         elif isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent):
             if event.anchor is not None:
-                raise self._refused(event, f"sets an anchor (&{event.anchor})")
-            if event.tag not in (None, "!"):
-                raise self._refused(event, f"has a tag ({event.tag})")
+                raise self._refused(event, f"sets an anchor (&{event.anchor[:60]})")
+            if event.tag is not None and event.tag != "!":
+                raise self._refused(event, f"has a tag ({event.tag[:60]!r})")
             if isinstance(event, yaml.ScalarEvent):
                 self._scalar(event.value, event.implicit[0])
             else:
@@ -208,10 +207,6 @@ def _yaml_scalar(where: str, text: str) -> object:
     if _YAML_NOT_FINITE.fullmatch(text):
         raise PlanError(where, f"holds {text}", "give a finite number")
     return text
-
-
-def _under(path: str, key: str) -> str:
-    return f"{path}.{key}" if path else key
 
 
 def _whole_text(text: str) -> bool:
