@@ -149,7 +149,7 @@ def read(path: Path) -> StartupLog:
 
 
 def audited(log: StartupLog) -> EngineAudit:
-    (one,) = audit([log], models(), None).engines
+    (one,) = audit([log], models(), [None]).engines
     return one
 
 
@@ -172,7 +172,7 @@ def test_every_figure_of_a_real_start_is_predicted_to_its_last_digit(path: Path)
 
 
 def test_without_a_model_the_audit_says_what_it_cannot_predict() -> None:
-    (report,) = audit([read(LOGS[0])], {}, None).engines
+    (report,) = audit([read(LOGS[0])], {}, [None]).engines
     assert any("give --model" in words for words in report.not_predicted)
     assert {row.state for row in report.figures} <= {
         "not predicted",
@@ -184,10 +184,10 @@ def test_without_a_model_the_audit_says_what_it_cannot_predict() -> None:
 def test_the_pairs_that_met_and_the_pairs_that_did_not() -> None:
     logs = {path.name.removesuffix(".log.gz"): read(path) for path in LOGS}
     calm = audit(
-        [logs["pd-nixl-calm-P-qwen3"], logs["pd-nixl-calm-D-qwen3"]], models(), None
+        [logs["pd-nixl-calm-P-qwen3"], logs["pd-nixl-calm-D-qwen3"]], models(), [None, None]
     ).meetings
     assert [meeting.can for meeting in calm] == [True]
     apart = audit(
-        [logs["pd-nixl-tpmismatch-P-tp1"], logs["pd-nixl-tpmismatch-D-tp2"]], models(), None
+        [logs["pd-nixl-tpmismatch-P-tp1"], logs["pd-nixl-tpmismatch-D-tp2"]], models(), [None, None]
     ).meetings
     assert [meeting.can for meeting in apart] == [False]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import msgspec
     from rich.console import Console
 
-UsageError = typer.BadParameter.__bases__[0]  # click's own, wherever typer keeps it
+# click's own, wherever typer keeps it
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 app = typer.Typer(
     add_completion=False,
@@ -49,7 +50,7 @@ def main() -> None:
         sys.stderr.close()  # the reader of our pipe has left; there is nobody to tell
         sys.exit(1)
     except UsageError as error:
-        _fail(error.format_message(), 2)  # type: ignore[attr-defined]
+        _fail(getattr(error, "format_message", error.__str__)(), 2)
 
 
 def _fail(line: str, code: int) -> None:
@@ -155,6 +156,170 @@ def price(
     else:
         table = asked.compare(compare.replace(",", " ").split())
         _emit(table, as_json, lambda console: terminal.render_comparison(table, console))
+
+
+@app.command()
+def trace(
+    path: Annotated[Path | None, typer.Argument(help="A trace file; .gz too.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="agentic-coding, chat or long-context instead of a file.")
+    ] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the file; else recognised.")] = None,
+    sample: Annotated[
+        float | None, typer.Option(help="Keep this share of the sessions, or this many if > 1.")
+    ] = None,
+    scale: Annotated[float | None, typer.Option(help="Multiply the request rate.")] = None,
+    cut: Annotated[str | None, typer.Option(metavar="A:B", help="Seconds from A to B.")] = None,
+    first: Annotated[int | None, typer.Option(min=1, help="Only the first requests.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of presets and samples.")] = 0,
+    to: Annotated[Path | None, typer.Option(help="Write the trace to this file.")] = None,
+    to_format: Annotated[
+        str, typer.Option(help="mooncake, azure, burstgpt or vidur.")
+    ] = "mooncake",
+    as_json: Json = False,
+) -> None:
+    """Describe a request trace; sample, scale, cut and convert it."""
+    from splitpoint.inputs import trace as columns
+    from splitpoint.inputs.traces import changes, export, read, synth
+    from splitpoint.report import terminal
+
+    if (path is None) == (preset is None):
+        raise PlanError("trace", "needs a file or --preset", "one of the two")
+    source = synth.preset(preset, seed=seed) if preset else read(path or Path(), format)
+    changed = changes.apply(source, sample=sample, scale=scale, cut=cut, first=first, seed=seed)
+    if to is not None:
+        for lost in export.write(changed, to, to_format):
+            print(f"{to}: {lost}", file=sys.stderr)
+    summary = columns.describe(changed)
+    _emit(summary, as_json, lambda console: terminal.render_trace(summary, console))
+
+
+@app.command()
+def plan(
+    file: Annotated[Path | None, typer.Argument(help="The plan: TOML, YAML or JSON.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("splitpoint-plan"),
+    sets: Sets = None,
+    schema: Annotated[bool, typer.Option("--schema", help="JSON schema of plan.json.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Split or mixed, how many on each side, in which topology, and what breaks first."""
+    from splitpoint.inputs.files import to_json
+
+    if schema:
+        from splitpoint.verdict.answer import schema as answer_schema
+
+        sys.stdout.write(to_json(answer_schema()).decode() + "\n")
+        return
+    if file is None:
+        raise PlanError("plan", "needs a plan file", "see examples/")
+    from splitpoint.inputs.plan import read_plan
+    from splitpoint.recipes import vllm
+    from splitpoint.report import folder, terminal
+    from splitpoint.verdict.decide import decided
+
+    asked = read_plan(file, sets or [])
+    with folder.staged(out) as staging, _progress() as progress:
+        answered, runs = decided(asked, base=file.parent, progress=progress)
+        recipes = vllm.write(answered, staging / "recipes")
+        answered = folder.fill(staging, answered, runs, recipes)
+    _emit(answered, as_json, lambda console: terminal.render(answered, console))
+    print(f"written to {out}: plan.json, report.html, runs/, recipes/", file=sys.stderr)
+
+
+@app.command()
+def simulate(
+    file: Annotated[Path, typer.Argument(help="A plan or a deployment file.")],
+    trace: Annotated[
+        Path | None, typer.Option(help="Trace file; else the file's workload.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write the run here (.npz).")] = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a trace through one deployment."""
+    from splitpoint import run as runs
+    from splitpoint.inputs.plan import read_plan_or_deployment
+    from splitpoint.inputs.traces import read
+    from splitpoint.report import terminal
+    from splitpoint.verdict.replay import replay, requests_of
+
+    asked = read_plan_or_deployment(file, sets or [])
+    requests = read(trace) if trace else requests_of(asked, base=file.parent, where=str(file))
+    summary, run = replay(asked, requests, seed=seed)
+    if out is not None:
+        runs.write(run, out)
+    _emit(summary, as_json, lambda console: terminal.render_run(summary, console))
+
+
+@app.command()
+def recipe(
+    folder: Annotated[Path, typer.Argument(help="A plan's folder, or its plan.json.")],
+    point: Annotated[str | None, typer.Option(help="A point's name; else the chosen one.")] = None,
+    out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("recipe"),
+    as_json: Json = False,
+) -> None:
+    """Write the launch scripts of a plan's deployment."""
+    from splitpoint.recipes import serving, vllm
+    from splitpoint.report import folder as folders
+
+    made = serving.of_point(folders.read_answer(folder), point)
+    written = folders.Written(
+        folder=str(out), files=tuple(str(path) for path in vllm.write(made, out))
+    )
+    _emit(written, as_json, lambda console: console.print("\n".join(written.files), markup=False))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A plan's folder.")],
+    as_json: Json = False,
+) -> None:
+    """Show a plan again, and write its report.html anew."""
+    from splitpoint.report import folder as folders
+    from splitpoint.report import terminal
+
+    answered = folders.read_answer(folder)
+    page = folders.rewrite_page(folder, answered)
+    _emit(answered, as_json, lambda console: terminal.render(answered, console))
+    print(f"written: {page}", file=sys.stderr)
+
+
+@app.command()
+def audit(
+    logs: Annotated[list[Path], typer.Argument(help="Start-up logs of vLLM or SGLang; .gz too.")],
+    model: Annotated[
+        str | None, typer.Option(help="The model's configuration, if the log's name is no help.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU name; else recognised by its memory.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Set what engines printed at start-up beside what is predicted."""
+    from splitpoint.pricing.audit import audit_files
+    from splitpoint.report.audits import render_audit
+
+    audited = audit_files(logs, model, gpu)
+    _emit(audited, as_json, lambda console: render_audit(audited, console))
+
+
+@app.command()
+def up() -> None:
+    """Start a recipe on a real engine (a later release)."""
+    _later("up")
+
+
+@app.command()
+def measure() -> None:
+    """Measure a running deployment (a later release)."""
+    _later("measure")
+
+
+@app.command()
+def check() -> None:
+    """Compare a prediction with a measurement (a later release)."""
+    _later("check")
 
 
 if __name__ == "__main__":

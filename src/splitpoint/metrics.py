@@ -63,8 +63,9 @@ class Throughput(Record, frozen=True, kw_only=True):
 
 
 class PoolLoad(Record, frozen=True, kw_only=True):
-    """What some KV pools saw. Shares are of usable blocks (block 0 never is), time averages over its
-    ranks; `waiting_mean` is per rank; `busy_share`, preemptions and hits are over the whole run."""
+    """What some KV pools saw. Shares are of usable blocks (block 0 never is), averaged over time
+    and pools; `waiting_mean` is per pool; `busy_share`, preemptions and hits are over the whole
+    run."""
 
     used_mean: float
     used_p99: float

@@ -4,17 +4,21 @@ Later figures are predicted from the printed ones above them (KV tokens from the
 memory), so that one wrong rung is not counted again below it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology, problems
 from splitpoint.inputs.engine import Engine, EngineName, KvDtype
+from splitpoint.inputs.files import open_text
 from splitpoint.inputs.gpu import GIB, Gpu
+from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
-from splitpoint.inputs.startup import FigureName, Seen, Settings, StartupLog
+from splitpoint.inputs.startup import FigureName, Seen, Settings, StartupLog, parse
 from splitpoint.pricing.blocks import KvLayout, layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency, num_blocks
 from splitpoint.pricing.engines import resolved
@@ -117,13 +121,18 @@ class _Known(Record, frozen=True, kw_only=True):
     missing: tuple[str, ...]
 
 
-def audit(logs: Sequence[StartupLog], models: dict[str, Model], gpu: Gpu | None) -> Audit:
+def audit(
+    logs: Sequence[StartupLog], models: Mapping[str, Model], gpus: Sequence[Gpu | None]
+) -> Audit:
     """The audit of some engine starts.
 
     `models`: the configuration for each model name that a log states, as far as one was found;
-    `gpu`: what the engines ran on, where the user says so or it could be recognised.
+    `gpus`: what each engine ran on, where it is known.
     """
-    known = [_known(log, models.get(log.settings.model or ""), gpu) for log in logs]
+    known = [
+        _known(log, models.get(log.settings.model or ""), gpu)
+        for log, gpu in zip(logs, gpus, strict=True)
+    ]
     return Audit(
         engines=tuple(_audited(one) for one in known),
         meetings=tuple(
@@ -421,6 +430,29 @@ def _can_meet(p: _Known, d: _Known) -> tuple[bool | None, str]:
     return None, "nothing printed forbids it; give --model to compare the layouts"
 
 
-def with_model(log: StartupLog, name: str) -> StartupLog:
-    """The log as if it had named that model: for what the user says with --model."""
-    return replace(log, settings=replace(log.settings, model=name))
+def audit_files(paths: Sequence[Path], model: str | None, gpu: str | None) -> Audit:
+    """The audit of log files.
+
+    `model` stands for every engine's; without it each log's own name is looked up, which may find
+    nothing. Without `gpu` the GPU is recognised by the memory that the log prints.
+    """
+    logs = [log for path in paths for log in parse(open_text(path), str(path))]
+    if not any(log.figures or log.engine != "unknown" for log in logs):
+        raise PlanError(
+            str(paths[0]), "holds no line that a known engine prints", "a vLLM or SGLang log"
+        )
+    named = {log.settings.model or "" for log in logs}
+    stated = None if model is None else load_model(model)
+    models = {name: found for name in named if (found := stated or _found(name)) is not None}
+    chosen = None if gpu is None else facts.gpu(gpu)
+    known = [facts.gpu(name) for name in facts.gpu_names()]
+    gpus = [chosen or recognised(log, known) for log in logs]
+    return audit(logs, models, gpus)
+
+
+def _found(name: str) -> Model | None:
+    """The configuration of the name that a log states, if the catalogue or this disk has it."""
+    try:
+        return load_model(name, offline=True) if name else None
+    except PlanError:
+        return None

@@ -1,11 +1,14 @@
 """What a recipe is made from: the weights, the node, the deployment and what to expect of it."""
 
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment
+from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import Plan
 from splitpoint.record import Record
@@ -46,12 +49,26 @@ def serving(model: str, gpu: Gpu, deployment: Deployment) -> Serving:
 
 def chosen(answer: Answer) -> Serving | None:
     """The deployment that the verdict chose, with its predictions; None if it chose none."""
-    from splitpoint.inputs.facts import gpu as gpu_facts
-
     point = next((p for p in answer.points if p.name == answer.verdict.chosen), None)
+    return None if point is None else _predicted(answer, point)
+
+
+def of_point(answer: Answer, name: str | None) -> Serving:
+    """The deployment of the point of that name; without a name the chosen one."""
+    if name is None:
+        made = chosen(answer)
+        if made is None:
+            raise PlanError("plan", "chose no deployment", "name one with --point")
+        return made
+    point = next((p for p in answer.points if p.name == name), None)
     if point is None:
-        return None
-    gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_facts(answer.plan.gpu)
+        near = get_close_matches(name, [p.name for p in answer.points], n=3, cutoff=0.0)
+        raise PlanError("--point", f"no point is named {name!r}", "such as " + "; ".join(near))
+    return _predicted(answer, point)
+
+
+def _predicted(answer: Answer, point: Point) -> Serving:
+    gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_by_name(answer.plan.gpu)
     names = {str(pool.topology) for pool in point.deployment.pools}
     return msgspec.structs.replace(
         serving(answer.plan.model, gpu, point.deployment),

@@ -5,13 +5,29 @@ Ctrl-C or a full disk leaves the old folder as it was, never half of a new one.
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from splitpoint import run as run_files
 from splitpoint.errors import OutsideError, PlanError
+from splitpoint.inputs.files import read, to_json, write_atomic
+from splitpoint.record import Record
+from splitpoint.report.html import page
+from splitpoint.run import Run
+from splitpoint.verdict.answer import Answer
 
 ANSWER = "plan.json"
+PAGE = "report.html"
+
+
+class Written(Record, frozen=True, kw_only=True):
+    """Files that a command wrote, and their folder."""
+
+    folder: str
+    files: tuple[str, ...]
 
 
 @contextmanager
@@ -52,3 +68,32 @@ def _swap(staging: Path, out: Path) -> None:
         raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def fill(folder: Path, answer: Answer, runs: Mapping[str, Run], recipes: Sequence[Path]) -> Answer:
+    """Write runs, page and answer into the folder; the answer then names its recipe's files."""
+    answer = replace(answer, recipes=tuple(str(path.relative_to(folder)) for path in recipes))
+    for point in answer.points:
+        if point.run_file:
+            run_files.write(runs[point.name], folder / point.run_file)
+    write_atomic(folder / PAGE, page(answer, runs))
+    write_atomic(folder / ANSWER, to_json(answer))
+    return answer
+
+
+def read_answer(place: Path) -> Answer:
+    """The answer in a plan's folder, or in a plan.json itself."""
+    path = place / ANSWER if place.is_dir() else place
+    return read(path, Answer)
+
+
+def rewrite_page(folder: Path, answer: Answer) -> Path:
+    """Write the folder's page anew from its answer and its runs."""
+    root = folder if folder.is_dir() else folder.parent
+    runs = {
+        point.name: run_files.read(root / point.run_file)
+        for point in answer.points
+        if point.run_file
+    }
+    write_atomic(root / PAGE, page(answer, runs))
+    return root / PAGE

@@ -85,6 +85,19 @@ class Summary(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
+def requests_of(asked: Plan | DeploymentPlan, *, base: Path, where: str) -> Trace:
+    """The requests that a file's own workload means, if it means one load."""
+    workload = asked.workload
+    if workload is None:
+        raise PlanError(where, "states no workload", "give --trace FILE")
+    for name in ("rate", "concurrency"):
+        if isinstance(getattr(workload, name), tuple):
+            raise PlanError(
+                f"{where}: workload.{name}", "lists several loads", f"--set workload.{name}=ONE"
+            )
+    return trace_of(workload, base=base)
+
+
 def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tuple[Summary, Run]:
     """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace."""
     model = load_model(asked.model)
