@@ -167,7 +167,9 @@ class Model(Record, frozen=True, kw_only=True):
     """A language model. `draft_layers` are its own multi-token-prediction layers, one draft step's
     worth; `kv_dtype` and `state_dtype` are what its configuration asks for (None: the engine's
     default). `parameters` is the published count where the source states one. `encoder` is the
-    parameter count of the vision and audio encoders that are loaded beside the text model."""
+    parameter count of the vision and audio encoders that are loaded beside the text model.
+    `rotary_dim`: columns of the rotary position tables, summed over distinct tables. `inferred`:
+    values that no source states, each with how it was inferred; what rests on them says so."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -182,5 +184,7 @@ class Model(Record, frozen=True, kw_only=True):
     state_dtype: Dtype | None = None
     parameters: int | None = None
     encoder: int = 0
+    rotary_dim: int = 0
+    inferred: tuple[str, ...] = ()
     architecture: str = ""
     source: str = ""

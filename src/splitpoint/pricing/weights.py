@@ -110,7 +110,8 @@ class Parameters(Record, frozen=True, kw_only=True):
 class RankWeights(Record, frozen=True, kw_only=True):
     """Bytes by kind on the heaviest rank. `absorbed`: the 16-bit copy of the quantised MLA
     up-projection that the engine keeps for decode. `encoder`: a vision tower beside the text
-    model. `padding`: what kernels add to the experts' matrices."""
+    model. `padding`: what kernels add to the experts' matrices. `rotary`: position tables in the
+    model's dtype, max_len x rotary_dim (Llama 3.1 8B prints 14.99 GiB with them, 14.96 without)."""
 
     attention: int
     state: int
@@ -125,6 +126,7 @@ class RankWeights(Record, frozen=True, kw_only=True):
     absorbed: int
     encoder: int
     padding: int
+    rotary: int
 
     @property
     def total(self) -> int:
@@ -228,6 +230,8 @@ def _stage(
     if drafted:
         for part in draft_parts(model):
             size[part.kind] += _stored(_on_rank(part, topology), part, model, model.weights)
+    if held:
+        size["rotary"] = _bytes(model.max_len * model.rotary_dim, model.dtype, model.weights)
     # A draft module on a later stage than the embeddings brings a copy of them.
     tables = int(first) + int(last and not first and (model.tied_embeddings or drafted))
     table = _ceil(_up(model.vocab, VOCAB_PADDING), topology.tp) * model.hidden

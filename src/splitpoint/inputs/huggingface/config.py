@@ -10,16 +10,17 @@ from collections.abc import Iterator, Mapping
 from splitpoint.errors import PlanError
 from splitpoint.inputs.huggingface.encoders import encoder_parameters
 from splitpoint.inputs.huggingface.families import PLAIN, READERS, Reader, Stack, plain
-from splitpoint.inputs.huggingface.keys import Keys, Value, shown
+from splitpoint.inputs.huggingface.keys import Keys, shown, tidy
 from splitpoint.inputs.huggingface.quantization import (
     UNQUANTISED,
     dtype_of,
     read_quantization,
     store,
 )
-from splitpoint.inputs.model import Dtype, Model
+from splitpoint.inputs.model import Attention, Dtype, Model
 
 WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
+MAX_DEPTH = 4  # assumed: the deepest published config nests its geometry two tables deep
 MAX_PROBLEMS = 8  # assumed: as many as a reader takes in from one line
 
 # Architectures whose configs carry no model_type, or one of their own.
@@ -41,6 +42,7 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": "qwen3_moe",
 }
 
+TWO_TABLES = ("gemma3_text", "gemma4_text", "mimo_v2_flash", "mimo_v2")
 TIED = ("gemma", "cohere", "lfm2", "starcoder2")
 
 # Documented defaults of Gemma3TextConfig (transformers 4.50), which its small checkpoints leave
@@ -101,6 +103,8 @@ def from_config(
     kind = _kind(outer, text)
     keys = Keys({**DEFAULTS.get(kind, {}), **text.values}, text.path, outer.problems)
     keys.values = {**keys.values, "model_type": kind}
+    for table in ("rope_parameters", "rope_scaling"):
+        keys.get(table)
     reader, known = _reader(kind)
     if not known and not keys.has("num_hidden_layers", "n_layer", "num_layers"):
         raise PlanError(where, "no num_hidden_layers", "a config.json of a language model")
@@ -172,8 +176,9 @@ def _assemble(
     tied = keys.get("tie_word_embeddings", "tie_embedding")
     holder = keys if tied is not None else outer
     names = outer.get("architectures")
+    named = names[0] if isinstance(names, list) and names else None
     return Model(
-        name=name or outer.word("_name_or_path") or where,
+        name=name or tidy(outer.word("_name_or_path")) or where,
         layers=layers,
         draft_layers=drafts,
         hidden=keys.count("hidden_size", "n_embd", "block_dim"),
@@ -186,12 +191,31 @@ def _assemble(
         weights=weights,
         kv_dtype=quantization.kv_dtype,
         state_dtype=dtype_of(keys, "mamba_ssm_dtype", "mamba_ssm_cache_dtype"),
-        architecture=names[0]
-        if isinstance(names, list) and names and isinstance(names[0], str)
-        else kind,
+        architecture=tidy(named) if isinstance(named, str) else kind,
         source=where,
         encoder=encoder_parameters(outer),
+        rotary_dim=_rotary_dim(keys, stack, kind),
     )
+
+
+def _rotary_dim(keys: Keys, stack: Stack, kind: str) -> int:
+    """Columns of the rotary tables: part of each distinct head width; none without positions.
+
+    Gemma keeps a table for its sliding layers and one for the global ones.
+    """
+    unplaced = keys.word("position_embedding_type") == "nope" or keys.flag("mla_use_nope")
+    if kind in ("nemotron_h", "jamba") or unplaced:
+        return 0
+    stated = keys.optional("qk_rope_head_dim", "rotary_dim", low=0)
+    if stated is not None:
+        return stated
+    attention = {m for m in (y.mixer for y in stack.layers) if isinstance(m, Attention)}
+    tables = {(m.head_dim, m.window > 0 and kind in TWO_TABLES) for m in attention}
+    factor = keys.get("partial_rotary_factor")
+    if factor is None:
+        factor = keys.table("rope_parameters").get("partial_rotary_factor")
+    part = float(factor) if isinstance(factor, int | float) and 0 < factor <= 1 else 1.0
+    return sum(int(width * part) for width, _ in tables)
 
 
 def _outer_dtype(outer: Keys, keys: Keys) -> Dtype:
@@ -228,11 +252,9 @@ def _hints(key: str) -> bool:
 def _leftover(keys: Keys, deep: bool) -> Iterator[str]:
     """Names of the keys that no reader looked at and that say something."""
     for name, value in keys.values.items():
-        if name in keys.used or HARMLESS.match(name) or ASIDE.match(name):
+        if not value or name in keys.used or HARMLESS.match(name) or ASIDE.match(name):
             continue
-        if value is None or value is False or value in (0, "", 1.0) or value in ([], {}):
-            continue
-        yield f"{keys.path}{name}"
-        if deep and isinstance(value, Mapping) and keys.path.count(".") < 4:
-            inner: Value = value
-            yield from _leftover(Keys(inner, f"{keys.path}{name}."), deep)
+        yield f"{keys.path}{tidy(name)}"
+        if deep and isinstance(value, Mapping) and keys.path.count(".") < MAX_DEPTH:
+            inner = {str(key): found for key, found in value.items()}
+            yield from _leftover(Keys(inner, f"{keys.path}{tidy(name)}."), deep)

@@ -4,6 +4,7 @@ Most decoders differ in a few keys only and share `plain`; each other reader sta
 does otherwise. A reader notes every key that it looks at, so that what it missed can be judged.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, TypeVar
 
@@ -95,7 +96,10 @@ def attention(keys: Keys) -> Attention:
 
 def _kv_heads(keys: Keys, heads: int) -> int:
     names = ("num_key_value_heads", "num_attention_groups", "multi_query_group_num")
-    return keys.count(*names, default=heads)
+    found = keys.count(*names, default=heads)
+    if found > heads or heads % found:
+        keys.problem(names[0], f"{heads} query heads do not divide by {found} key-value heads")
+    return found
 
 
 def _bias(keys: Keys, kind: str) -> Literal["", "qkv", "qkvo"]:
@@ -228,7 +232,7 @@ def sparse_layers(keys: Keys, n: int) -> list[bool]:
         return [t == "sparse" for t in types[:n]]
     named = keys.get("moe_layers_enum")
     if isinstance(named, str):
-        found = {int(part) for part in named.split(",") if part.strip().isdecimal()}
+        found = {int(p) for p in named.split(",") if re.fullmatch(r"\s*\d{1,5}\s*", p)}
         return [i in found for i in range(n)]
     if isinstance(keys.get("moe_layer_freq"), list):
         flags = keys.counts_per_layer("moe_layer_freq", n)
@@ -505,7 +509,7 @@ def nemotron_h(keys: Keys) -> Stack:
     """Layers of one half each: Mamba-2, attention, experts or a dense block, by a pattern."""
     letters = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
     pattern = keys.word("hybrid_override_pattern")
-    kinds = tuple(letters.get(c, c) for c in pattern.replace("|", ""))
+    kinds = tuple(letters.get(c, c) for c in pattern.replace("|", "")[: MAX_LAYERS + 1])
     kinds = kinds or keys.words("layers_block_type", "layer_types")
     _known(keys, "layers_block_type", kinds, tuple(letters.values()))
     stated = keys.optional("num_hidden_layers", high=MAX_LAYERS)
@@ -528,7 +532,7 @@ def nemotron_h(keys: Keys) -> Stack:
         "mlp": Layer(mixer=None, ffn=block),
     }
     layers = [halves[k] for k in kinds if k in halves]
-    drawn = tuple(letters.get(c, c) for c in keys.word("mtp_hybrid_override_pattern"))
+    drawn = tuple(letters.get(c, c) for c in keys.word("mtp_hybrid_override_pattern")[:MAX_DRAFTS])
     drawn = drawn or keys.words("mtp_layers_block_type")
     _known(keys, "mtp_layers_block_type", drawn, tuple(letters.values()))
     use = bool(draft_count(keys))

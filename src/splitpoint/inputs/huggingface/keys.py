@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 MAX_DIM = 2**31 - 1  # assumed: engines index tensors with 32-bit integers
-MAX_LAYERS = 10_000  # assumed: ten times the deepest published decoder
+MAX_LAYERS = 2_000  # assumed: over ten times the deepest published decoder (126 layers)
 MAX_EXPERTS = 65_536  # assumed: seventy times the most experts a published layer has
 
 Value = Mapping[str, object]
@@ -25,7 +25,7 @@ class Keys:
 
     def problem(self, key: str, what: str) -> None:
         """Note that `key` is wrong."""
-        self.problems.append(f"{self.path}{key}: {what}")
+        self.problems.append(f"{self.path}{tidy(key)}: {what}")
 
     def get(self, *names: str) -> object:
         """The first of `names` that is there and not null, else None."""
@@ -151,3 +151,8 @@ def shown(value: object) -> str:
         return "a number of more than 30 digits"
     text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def tidy(name: str) -> str:
+    """A foreign name as it may stand in one printed line."""
+    return name if name.isprintable() and len(name) <= 80 else shown(name)

@@ -122,8 +122,10 @@ MODULES: dict[Kind, tuple[str, ...]] = {
     "lm_head": ("lm_head", "head", "output"),
 }
 
+LAYER = re.compile(r"layers\.(\d{1,5})(?=$|[.*])")
 PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|text_model|transformer)\.)+")
 SLOW = re.compile(r"\)[*+{?]|\\[1-9]|\(\?|[*+]{2}|\{")
+MAX_GENERAL = 64  # assumed: three times the most patterns that name no layer in a published list
 MAX_PATTERN = 200  # assumed: the longest published module pattern has 60 characters
 
 
@@ -267,12 +269,12 @@ def _mixed(keys: Keys, whole: Quantization) -> Quantization:
     formats: dict[str, Format] = {}
     for name, entry in layers.values.items():
         if not isinstance(entry, Mapping):
-            layers.problem(name[:80], "not a table")
+            layers.problem(name, "not a table")
             break
         algorithm = entry.get("quant_algo")
         known = isinstance(algorithm, str) and algorithm.upper() in ALGORITHMS
         if not known or not isinstance(algorithm, str):
-            layers.problem(name[:80], f"quant_algo {shown(algorithm)} is not known")
+            layers.problem(name, f"quant_algo {shown(algorithm)} is not known")
             break
         found = _algorithm(layers, algorithm.upper(), Keys(entry))
         if found is not None:
@@ -304,7 +306,9 @@ def _patterns(keys: Keys, patterns: Iterable[str]) -> tuple[str, ...]:
     """The patterns in one spelling; a regular expression that could run for ever is refused."""
     kept: list[str] = []
     for pattern in patterns:
-        slow = pattern.startswith("re:") and SLOW.search(pattern.replace("(?:", "("))
+        slow = pattern.startswith("re:") and (
+            SLOW.search(pattern.replace("(?:", "(")) or pattern.count("*") > 3
+        )
         if slow or len(pattern) > MAX_PATTERN:
             keys.problem("ignore", f"{shown(pattern)} is not understood")
             continue
@@ -317,11 +321,25 @@ def _patterns(keys: Keys, patterns: Iterable[str]) -> tuple[str, ...]:
             kept.append(pattern)
         else:
             kept.append(_canonical(pattern))
+    if sum(not LAYER.match(pattern) for pattern in kept) > MAX_GENERAL:
+        keys.problem("ignore", f"more than {MAX_GENERAL} patterns that name no layer")
+        return ()
     return tuple(kept)
 
 
 def _canonical(name: str) -> str:
     return PREFIX.sub("", name)
+
+
+class Place(NamedTuple):
+    """Where a module stands: the names in front of its own, and the layer's number."""
+
+    prefixes: tuple[str, ...]
+    layer: int = -1
+    draft: bool = False
+
+
+OUTSIDE = Place(("",))
 
 
 class _Matcher:
@@ -334,39 +352,41 @@ class _Matcher:
         self.globs = [name for name in quantization.by_module if "*" in name]
         for pattern in quantization.ignored:
             # `layers.1*` is written for layer 1 alone, though as a glob it would name layer 10 too.
-            own = re.match(r"layers\.(\d{1,5})(?=$|[.*])", pattern)
+            own = LAYER.match(pattern)
             if own is None:
                 self.everywhere.append(pattern)
             else:
                 spelled = f"layers.{own.group(1)}.*" if pattern[own.end() :] == "*" else pattern
                 self.by_layer.setdefault(int(own.group(1)), []).append(spelled)
 
-    def format_of(
-        self, kind: Kind, prefix: str, layer: int | None, beside: str = " "
-    ) -> Format | None:
-        """The format of `kind` in one layer (None: outside the layers), the model's dtype if None.
+    def format_of(self, kind: Kind, place: Place, beside: str = " ") -> Format | None:
+        """The format of `kind` in one place; None: the model's dtype.
 
         Names under `beside` are not this kind's.
         """
-        names = [prefix + m for m in MODULES[kind] if not m.startswith(beside)]
-        listed = self._listed(names)
+        modules = [m for m in MODULES[kind] if not m.startswith(beside)]
+        names = [prefix + module for prefix in place.prefixes for module in modules]
+        listed = self._listed(names, place)
         if listed is not None:
             return listed
         default = self.quantization.by_kind.get(kind, self.quantization.default)
         # The methods that quantise linear layers leave the output head alone unless it is listed.
         if default is None or kind == "lm_head":
             return None
-        patterns = self.everywhere + ([] if layer is None else self.by_layer.get(layer, []))
+        patterns = self.everywhere + self.by_layer.get(place.layer, [])
         return None if any(_names(p, n) for p in patterns for n in names) else default
 
-    def _listed(self, names: list[str]) -> Format | None:
-        """The format that a mixed checkpoint lists for the first of `names` that it lists."""
+    def _listed(self, names: list[str], place: Place) -> Format | None:
+        """The format that a mixed checkpoint lists for the first of `names` that it lists.
+
+        `layers.*` stands for the model's own layers, not for draft layers counted after them.
+        """
         listed = self.quantization.by_module
         exact = next((listed[n] for n in names if n in listed), None)
-        if exact is not None:
+        if exact is not None or place.draft:
             return exact
-        globs = ((g, n) for n in names for g in self.globs if fnmatch.fnmatchcase(n, g))
-        return next((listed[g] for g, _ in globs), None)
+        globs = (g for n in names for g in self.globs if fnmatch.fnmatchcase(n, g))
+        return next((listed[g] for g in globs), None)
 
 
 def _names(pattern: str, name: str) -> bool:
@@ -386,15 +406,12 @@ def store(
 ) -> tuple[WeightDtypes, tuple[Layer, ...], tuple[Layer, ...]]:
     """The commonest storage as the model's, and the layers with theirs where it differs."""
     matcher = _Matcher(quantization)
-    kept = [_weights(matcher, layer, f"layers.{i}.", i, dtype) for i, layer in enumerate(layers)]
+    kept = [_weights(matcher, layer, Place((f"layers.{i}.",), i)) for i, layer in enumerate(layers)]
     # Draft layers are called mtp.layers.N by some and follow the last layer in others.
-    after = len(layers)
-    mtp = any(p.startswith("mtp") for p in quantization.ignored)
-    prefix = "mtp.layers.0." if mtp else f"layers.{after}."
-    drafted = [_weights(matcher, layer, prefix, after, dtype) for layer in drafts]
+    after = Place(("mtp.layers.0.", f"layers.{len(layers)}."), len(layers), draft=True)
+    drafted = [_weights(matcher, layer, after) for layer in drafts]
     everything = _merge(kept, dtype)
-    head = matcher.format_of("lm_head", "", None)
-    whole = _put(everything, "lm_head", head, dtype)
+    whole = _put(everything, "lm_head", matcher.format_of("lm_head", OUTSIDE), dtype)
     whole = msgspec.structs.replace(whole, embeddings=dtype)
     pool: dict[Layer, Layer] = {}
 
@@ -412,9 +429,7 @@ def store(
     )
 
 
-def _weights(
-    matcher: _Matcher, layer: Layer, prefix: str, index: int, dtype: Dtype
-) -> dict[str, Format | None]:
+def _weights(matcher: _Matcher, layer: Layer, place: Place) -> dict[str, Format | None]:
     """The format of each kind of weight that this layer has."""
     kinds: list[Kind] = []
     if isinstance(layer.mixer, LinearState):
@@ -428,13 +443,13 @@ def _weights(
             kinds += ["mlp"] if layer.ffn.dense_width else []
     found: dict[str, Format | None] = {}
     for kind in kinds:
-        found[kind] = matcher.format_of(kind, prefix, index)
+        found[kind] = matcher.format_of(kind, place)
     if isinstance(layer.ffn, Experts) and layer.ffn.dense_width:
         # `mlp` is then the dense block, and the experts stand beside it.
-        found["experts"] = matcher.format_of("experts", prefix, index, beside="mlp.")
+        found["experts"] = matcher.format_of("experts", place, beside="mlp.")
     kda = isinstance(layer.mixer, LinearState) and layer.mixer.kind == "kda"
     if kda:
-        found["state"] = matcher.format_of("attention", prefix, index)
+        found["state"] = matcher.format_of("attention", place)
     return found
 
 

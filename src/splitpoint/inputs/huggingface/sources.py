@@ -57,7 +57,8 @@ def load_model(source: str, *, offline: bool = False) -> Model:
 def from_entry(entry: Entry) -> Model:
     """The model of one catalogue entry."""
     model = from_config(entry.config, entry.source, entry.name)
-    return msgspec.structs.replace(model, parameters=entry.parameters)
+    told = tuple(f"{key}: {how}" for key, how in entry.inferred.items())
+    return msgspec.structs.replace(model, parameters=entry.parameters, inferred=told)
 
 
 def catalogue() -> tuple[str, ...]:
