@@ -131,8 +131,8 @@ def problems(topology: Topology, model: Model) -> tuple[str, ...]:
     if not experts and topology.ep > 1:
         words.append("ep is for mixture-of-experts models")
     # Equal layers share one object, so each kind is judged once.
-    mixers = {layer.mixer for layer in model.layers if layer.mixer is not None}
-    ffns = {layer.ffn for layer in model.layers if layer.ffn is not None}
+    mixers = dict.fromkeys(layer.mixer for layer in model.layers if layer.mixer is not None)
+    ffns = dict.fromkeys(layer.ffn for layer in model.layers if layer.ffn is not None)
     words += [word for mixer in mixers for word in _mixer_problems(topology.tp, mixer)]
     words += [word for ffn in ffns for word in _ffn_problems(topology, ffn)]
     return tuple(dict.fromkeys(words))
