@@ -1,0 +1,81 @@
+"""Matching of prefill and decode counts."""
+
+import pytest
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.workload import Slo
+from splitpoint.search.match import PER_ARM, Matched, matched
+from splitpoint.search.phases import decode_pace, prefill_rate
+from tests.search import small
+
+SLO = Slo(ttft_s=5.0, tpot_s=0.05)
+
+
+def match(rate: float = 4.0, gpus: int = 8, all_gpus: bool = True, **shape: int) -> Matched:
+    instances = [small.ready(), small.ready(Topology(tp=2))]
+    load = small.load(rate, **shape)
+    return matched(load, SLO, mixed=instances, apart=instances, gpus=gpus, all_gpus=all_gpus)
+
+
+def test_both_arms_are_chosen_on_all_gpus() -> None:
+    found = match().chosen
+    assert {estimate.gpus for estimate in found} == {8}
+    arms = [estimate.decode is None for estimate in found]
+    assert 0 < arms.count(True) <= PER_ARM
+    assert 0 < arms.count(False) <= PER_ARM
+
+
+def test_a_light_load_is_also_tried_on_fewer_gpus() -> None:
+    counts = {estimate.gpus for estimate in match(rate=0.5, all_gpus=False).chosen}
+    assert 8 in counts
+    assert min(counts) < 8
+
+
+def test_long_prompts_ask_for_prefill_and_long_answers_for_decode() -> None:
+    def leading(**shape: int) -> float:
+        first = next(e for e in match(rate=1000.0, **shape).chosen if e.decode is not None)
+        return first.firsts * first.first.topology.gpus / first.gpus
+
+    assert leading(isl=12_000, osl=10) > 0.5 > leading(isl=200, osl=2_000)
+
+
+def test_a_split_serves_the_lesser_of_its_sides() -> None:
+    load = small.load(1e6)
+    instance = small.ready()
+    found = matched(load, SLO, mixed=(), apart=[instance], gpus=3, all_gpus=True)
+    decode = decode_pace(instance, load.profile).rate_within(SLO.tpot_s)
+    for estimate in found.chosen:
+        prefill = estimate.firsts * prefill_rate(instance, load.profile)
+        assert estimate.rate <= min(prefill, estimate.decodes * decode) * 1.001
+
+
+def test_everything_that_was_estimated_is_either_chosen_or_pruned() -> None:
+    one = small.ready()
+    load = small.load()
+    found = matched(load, SLO, mixed=[one], apart=[], gpus=8, all_gpus=True)
+    assert sorted(e.firsts for e in (*found.chosen, *found.pruned)) == list(range(1, 9))
+
+
+def test_pools_that_cannot_hand_over_are_refused_with_the_reason() -> None:
+    one = small.ready()
+    layout = replace(one.holding.layout, block_tokens=24)
+    other = replace(one, holding=replace(one.holding, layout=layout))
+    found = matched(small.load(), SLO, mixed=(), apart=[one, other], gpus=2, all_gpus=True)
+    assert all(e.decode is e.first for e in found.chosen)
+    assert any("blocks of" in why for _, _, why in found.refused)
+
+
+@pytest.mark.parametrize("users", [1, 8, 64, 1000])
+def test_more_users_never_do_less_work(users: int) -> None:
+    def rate(count: int) -> float:
+        load = small.load(users=count)
+        found = matched(load, SLO, mixed=[small.ready()], apart=[], gpus=1, all_gpus=True)
+        return found.chosen[0].rate
+
+    assert rate(users) <= rate(2 * users) * 1.001
+
+
+def test_no_instances_give_no_candidates() -> None:
+    found = matched(small.load(), SLO, mixed=(), apart=(), gpus=8, all_gpus=False)
+    assert found.chosen == found.pruned == ()

@@ -1,0 +1,61 @@
+"""The legal space, and what does not fit in it."""
+
+import pytest
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.plan import EnginePlan, Search
+from splitpoint.search.space import engines, space, topologies
+from tests.search import small
+
+
+def test_an_expert_model_may_share_experts_between_attention_ranks() -> None:
+    found = topologies(small.model(), small.h20(), 4, Search())
+    assert Topology(tp=1, dp=4, ep=4) in found
+    assert Topology(tp=4) in found
+    assert all(topology.gpus <= 4 for topology in found)
+    assert len(found) == len(set(found))
+
+
+def test_a_dense_model_has_neither_attention_ranks_nor_expert_parallelism() -> None:
+    found = topologies(load_model("Qwen/Qwen3-32B"), small.h20(), 8, Search())
+    assert {(t.dp, t.ep) for t in found} == {(1, 1)}
+    assert [t.tp for t in found] == [1, 2, 4, 8]
+
+
+def test_tensor_parallelism_stays_inside_a_domain() -> None:
+    found = topologies(small.model(), small.h20(), 16, Search(dp=(1,), ep=(1,)))
+    assert max(t.tp for t in found) == 8
+
+
+def test_a_search_table_narrows_the_space() -> None:
+    only = Search(tp=(2,), dp=(1,), ep=("all",))
+    assert topologies(small.model(), small.h20(), 8, only) == (Topology(tp=2, ep=2),)
+
+
+def test_degrees_that_do_not_divide_the_heads_are_left_out() -> None:
+    assert topologies(small.model(), small.h20(), 8, Search(tp=(3,), dp=(1,))) == ()
+
+
+def test_each_number_of_drafts_is_an_engine_with_its_acceptances() -> None:
+    found = engines(EnginePlan(drafts=(0, 2), acceptance=(0.8, 0.6, 0.4)))
+    assert [(engine.drafts, engine.acceptance) for engine in found] == [(0, ()), (2, (0.8, 0.6))]
+
+
+def test_what_does_not_fit_says_how_much_is_missing() -> None:
+    model = load_model("meta-llama/Llama-3.1-405B")
+    found = space(model, small.h20(), 8, engine=EnginePlan(), search=Search(), longest=10_000)
+    assert [held.topology.tp for held in found.holdings] == []
+    lacks = {lack.name: lack.bytes for lack in found.rejected}
+    # 405.9e9 bf16 parameters on 8 x 95 GiB lack less per rank than on 4.
+    assert 0 < lacks["TP8"] < lacks["TP4"]
+    assert lacks["TP1"] == pytest.approx(405.9e9 * 2 - 95 * 2**30, rel=0.02)
+
+
+def test_a_pool_too_small_for_one_long_request_is_a_shortfall_too() -> None:
+    search = Search(tp=(1,), dp=(1,), kv_pool_gib=1.0)
+    found = space(small.model(), small.h20(), 1, engine=EnginePlan(), search=search, longest=20_000)
+    (lack,) = found.rejected
+    # 20,000 tokens x 98,304 bytes do not go into 1 GiB.
+    assert lack.why.startswith("one request of 20,000 tokens needs 1,250 KV blocks")
+    assert lack.bytes == pytest.approx(20_000 * 98_304 - 2**30, rel=0.01)
