@@ -6,18 +6,20 @@ and is never subtracted a second time.
 """
 
 import math
-import tomllib
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Literal, get_args
 
+import msgspec
+
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
-from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Experts, Ffn, Mlp, Model
 from splitpoint.pricing.engines import Rules, capture_sizes, decode_sizes, rules
+from splitpoint.pricing.weights import rank_weights
 from splitpoint.record import Record
 from splitpoint.units import ceil_div
 
@@ -37,6 +39,54 @@ MIB = 2**20
 SET_BY_USER = "set by the user"
 ACTIVATION_BYTES = 2
 LOGIT_BYTES = 4
+
+
+class ActivationFacts(Record, frozen=True, kw_only=True):
+    """Least peak of a profile run in GiB; `shared_experts`: dp ranks that exchange experts."""
+
+    floor: float
+    floor_shared_experts: float
+    band: float
+    floor_source: str = ""
+    floor_shared_experts_source: str = ""
+    band_source: str = ""
+
+
+class NonTorchFacts(Record, frozen=True, kw_only=True):
+    """Memory outside PyTorch in GiB: one GPU; a group of tp ranks, group + tp x per_rank; under
+    expert parallelism `logits_copies` fp32 logits a sequence more, and with dp `shared_experts`."""
+
+    one_gpu: float
+    group: float
+    per_rank: float
+    shared_experts: float
+    logits_copies: float
+    band: float
+    one_gpu_source: str = ""
+    group_source: str = ""
+    shared_experts_source: str = ""
+    band_source: str = ""
+
+
+class GraphFacts(Record, frozen=True, kw_only=True):
+    """MiB that one captured graph takes per layer; `factor`: how far a charged estimate strays."""
+
+    piecewise: float
+    decode_only: float
+    decode_only_shared_experts: float
+    factor: float
+    piecewise_source: str = ""
+    decode_only_source: str = ""
+    decode_only_shared_experts_source: str = ""
+    factor_source: str = ""
+
+
+class MemoryFacts(Record, frozen=True, kw_only=True):
+    """One engine's file in facts/engines."""
+
+    activations: ActivationFacts
+    non_torch: NonTorchFacts
+    graphs: GraphFacts
 
 
 class Rung(Record, frozen=True, kw_only=True):
@@ -146,8 +196,6 @@ def physical_bytes(gpu: Gpu) -> int:
 
 def weight_bytes(model: Model, topology: Topology, engine: Engine) -> int:
     """Bytes of weights on the heaviest rank, draft layers inside when the engine drafts."""
-    from splitpoint.pricing.weights import rank_weights
-
     return rank_weights(model, topology, drafts=engine.drafts > 0).total
 
 
@@ -159,7 +207,7 @@ def activation_bytes(
     sampler = copies x sequences x vocabulary x 4 bytes; hidden = 2 x tokens x hidden x 2 bytes;
     forward = tokens x (4 x hidden + widest layer) x 2 bytes.
     """
-    facts = _facts()["activations"]
+    facts = _facts(engine.name).activations
     tokens = _batched_tokens(engine)
     seqs = min(engine.max_seqs or 1, tokens)
     copies = law.sampler_copies + (law.draft_copies if engine.drafts else 0)
@@ -168,12 +216,12 @@ def activation_bytes(
     widest = max((_width(layer.ffn, model, topology) for layer in model.layers), default=0)
     forward = tokens * (4 * model.hidden + widest) * ACTIVATION_BYTES
     shared = topology.ep > 1 and topology.dp > 1
-    floor = _size(facts, "floor_shared_experts" if shared else "floor")
+    floor = _bytes(facts.floor_shared_experts if shared else facts.floor)
     peak = max(sampler + hidden, forward, floor)
     leader = {sampler + hidden: "the sampler", forward: "the widest layer"}.get(
         peak, "a fixed floor"
     )
-    return peak, "assumed", f"model of the profile run, led by {leader}", _size(facts, "band")
+    return peak, "assumed", f"model of the profile run, led by {leader}", _bytes(facts.band)
 
 
 def non_torch_bytes(
@@ -181,17 +229,17 @@ def non_torch_bytes(
 ) -> tuple[int, Origin, str, int]:
     """Memory outside PyTorch: one figure for one GPU, a line in tp for a group, and what expert
     parallelism adds."""
-    facts = _facts()["non_torch"]
+    facts = _facts(engine.name).non_torch
     if topology.gpus == 1:
-        return _size(facts, "one_gpu"), "published", str(facts["one_gpu_source"]), 0
-    size = _size(facts, "group") + topology.tp * _size(facts, "per_rank")
+        return _bytes(facts.one_gpu), "published", facts.one_gpu_source, 0
+    size = _bytes(facts.group + topology.tp * facts.per_rank)
     band = 0
     if topology.ep > 1:
-        copies = float(facts["logits_copies"])
-        size += round(copies * (engine.max_seqs or 1) * model.vocab * LOGIT_BYTES)
-        size += _size(facts, "shared_experts") if topology.dp > 1 else 0
-        band = _size(facts, "band")
-    return size, "assumed", str(facts["group_source"]), band
+        logits = (engine.max_seqs or 1) * model.vocab * LOGIT_BYTES
+        size += round(facts.logits_copies * logits)
+        size += _bytes(facts.shared_experts) if topology.dp > 1 else 0
+        band = _bytes(facts.band)
+    return size, "assumed", facts.group_source, band
 
 
 def graph_bytes(
@@ -202,7 +250,7 @@ def graph_bytes(
     The first capture takes the activations of the largest batch that is captured, at most the
     profile run's peak `first`.
     """
-    facts = _facts()["graphs"]
+    facts = _facts(engine.name).graphs
     sizes = capture_sizes(engine)
     if not sizes:
         return 0, "computed", "no graphs", 0
@@ -211,11 +259,13 @@ def graph_bytes(
     layers = len(model.layers)
     decodes = len(decode_sizes(engine))
     if engine.graph_mode == "full_decode_only":
-        extra = (decodes - 1) * max(round(float(facts["decode_only"]) * MIB) * layers, MIB)
+        shared = topology.ep > 1 and topology.dp > 1
+        per_layer = facts.decode_only_shared_experts if shared else facts.decode_only
+        extra = (decodes - 1) * max(round(per_layer * MIB) * layers, MIB)
         count = f"{decodes} decode graphs"
     else:
         pieces = len(sizes)
-        extra = (pieces - 1) * max(round(float(facts["piecewise"]) * MIB) * layers, MIB)
+        extra = (pieces - 1) * max(round(facts.piecewise * MIB) * layers, MIB)
         count = f"{pieces} piecewise graphs"
         if engine.graph_mode == "full_and_piecewise":
             # Decode graphs find the pool filled by the piecewise ones: the 1 MiB that is least.
@@ -223,8 +273,7 @@ def graph_bytes(
             count += f", {decodes} decode graphs"
     share = min(sizes[-1] / _batched_tokens(engine), 1.0)
     size = round(first * share) + extra
-    factor = float(facts["factor"])
-    return size, "assumed", f"model of the capture: {count}", round(size * (factor - 1))
+    return size, "assumed", f"model of the capture: {count}", round(size * (facts.factor - 1))
 
 
 def _width(ffn: Ffn | None, model: Model, topology: Topology) -> int:
@@ -296,11 +345,10 @@ def _batched_tokens(engine: Engine) -> int:
 
 
 @cache
-def _facts() -> dict[str, dict[str, float | str]]:
-    # Only vLLM prints these rungs one by one; the others are taken to need as much (assumed).
-    text = (files("splitpoint") / "facts" / "engines" / "vllm.toml").read_text("utf-8")
-    return tomllib.loads(text)
+def _facts(name: EngineName) -> MemoryFacts:
+    path = files("splitpoint") / "facts" / "engines" / f"{name}.toml"
+    return msgspec.toml.decode(path.read_bytes(), type=MemoryFacts)
 
 
-def _size(facts: Mapping[str, float | str], key: str) -> int:
-    return round(float(facts[key]) * GIB)
+def _bytes(size_gib: float) -> int:
+    return round(size_gib * GIB)

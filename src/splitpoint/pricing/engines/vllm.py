@@ -26,7 +26,9 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     hbm = MIDDLE_GPU if gpu is None else gpu.hbm
     # A100s are exempt by name: larger budgets cost them throughput (vLLM pull request 17885).
     small = hbm < MIDDLE_GPU or (gpu is not None and "a100" in gpu.name.lower())
-    budget = engine.batched_tokens or _token_budget(hbm, small, version)
+    small = small or version < (0, 8)
+    longest = engine.max_len or model.max_len
+    budget = engine.batched_tokens or _token_budget(hbm, small, longest, version)
     max_seqs = engine.max_seqs or min(256 if small else 1024, budget)
     blackwell = gpu is not None and gpu.architecture == "blackwell"
     ceiling = 1024 if blackwell and version >= (0, 28) else 512
@@ -34,7 +36,7 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
         engine,
         batched_tokens=budget,
         max_seqs=max_seqs,
-        max_len=engine.max_len or model.max_len,
+        max_len=longest,
         block_size=engine.block_size or _block_size(model, blackwell, version),
         max_graph=_max_graph(engine, max_seqs, budget, ceiling, version),
     )
@@ -107,7 +109,10 @@ def _group_ratio(version: Version) -> float:
     return 1.25 if version >= (0, 14) else 1.0
 
 
-def _token_budget(hbm: int, small: bool, version: Version) -> int:
+def _token_budget(hbm: int, small: bool, longest: int, version: Version) -> int:
+    if version < (0, 8):
+        # V0 prefilled whole prompts (arg_utils.py, 0.6): chunks of 2,048 past 32k only.
+        return 2048 if longest > 32768 else max(longest, 2048)
     if small:
         return 2048
     return 16384 if hbm >= LARGE_GPU and version >= (0, 28) else 8192
