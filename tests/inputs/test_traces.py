@@ -371,8 +371,8 @@ def test_rows_and_ids_are_bounded(file: File, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_gzip_bomb_stops_early(file: File) -> None:
-    line = b"1,2,3\n"
-    bomb = b"arrived_at,num_prefill_tokens,num_decode_tokens\n" + line * 4_000_000
+    line = b"1,2,3" + b" " * 1000 + b"\n"
+    bomb = b"arrived_at,num_prefill_tokens,num_decode_tokens\n" + line * 20_000
     with pytest.raises(PlanError, match="unpacks to more than"):
         traces.read(file(bomb, "bomb.csv.gz"))
 

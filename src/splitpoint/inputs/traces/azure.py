@@ -4,20 +4,15 @@ Open-loop arrivals, no sessions and no identities: nothing is reused. Timestamps
 microsecond (the 2023 files print tenths of one).
 """
 
-from array import array
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+import numpy as np
+
 from splitpoint.errors import PlanError
-from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces.columns import (
-    Line,
-    assembled,
-    floats,
-    ints,
-    token_count,
-)
-from splitpoint.inputs.traces.table import rows
+from splitpoint.inputs.trace import Floats, Trace
+from splitpoint.inputs.traces.columns import Line, assembled, joined
+from splitpoint.inputs.traces.table import Batch, batches, token_counts
 
 SOURCE = "Azure LLM inference trace (Azure/AzurePublicDataset, CC-BY)"
 COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -25,26 +20,30 @@ COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 
 def read(lines: Iterator[Line], path: str) -> Trace:
     """The trace of an Azure CSV file."""
-    arrive, isl, osl = array("d"), array("i"), array("i")
-    for line, (stamp, context, generated) in rows(lines, COLUMNS):
-        arrive.append(unix_seconds(stamp, line))
-        isl.append(token_count(context, line, "ContextTokens"))
-        osl.append(token_count(generated, line, "GeneratedTokens"))
+    arrive, isl, osl = [], [], []
+    for batch in batches(lines, COLUMNS):
+        arrive.append(unix_seconds(batch, 0))
+        isl.append(token_counts(batch, 1, COLUMNS[1]))
+        osl.append(token_counts(batch, 2, COLUMNS[2]))
     return assembled(
         path,
-        arrive_s=floats(arrive),
-        isl=ints(isl),
-        osl=ints(osl),
+        arrive_s=joined(arrive),
+        isl=joined(isl),
+        osl=joined(osl),
         source=SOURCE,
         notes=("no sessions and no prefix identities in the source",),
     )
 
 
-def unix_seconds(stamp: str, line: Line) -> float:
-    """Seconds since 1970 of an ISO timestamp; UTC where it names no zone."""
-    try:
-        moment = datetime.fromisoformat(stamp)
-    except ValueError:
-        hint = "a date and time such as 2023-11-16 18:17:03.9799600"
-        raise PlanError(line.where, f"TIMESTAMP: {stamp[:40]!r}", hint) from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+def unix_seconds(batch: Batch, place: int) -> Floats:
+    """Seconds since 1970 of a column of ISO timestamps; UTC where they name no zone."""
+    times = np.empty(len(batch.lines))
+    for row, stamp in enumerate(batch.columns[place]):
+        try:
+            moment = datetime.fromisoformat(stamp)
+        except ValueError:
+            hint = "a date and time such as 2023-11-16 18:17:03.9799600"
+            what = f"{COLUMNS[0]}: {stamp[:40]!r}"
+            raise PlanError(batch.lines[row].where, what, hint) from None
+        times[row] = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return times

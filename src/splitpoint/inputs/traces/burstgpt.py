@@ -6,21 +6,13 @@ sessions, and think time is the gap between the end of one call and the next, so
 Models are not told apart. There are no identities: nothing is reused.
 """
 
-from array import array
 from collections.abc import Iterator
 
+import numpy as np
+
 from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces.columns import (
-    Line,
-    assembled,
-    floats,
-    ints,
-    longs,
-    seconds,
-    think_times,
-    token_count,
-)
-from splitpoint.inputs.traces.table import header_of, rows
+from splitpoint.inputs.traces.columns import Line, assembled, joined, think_times
+from splitpoint.inputs.traces.table import batches, header_of, seconds, token_counts
 
 SOURCE = "BurstGPT (HPMLL/BurstGPT, CC-BY-4.0)"
 COLUMNS = ("Timestamp", "Request tokens", "Response tokens")
@@ -32,33 +24,39 @@ def read(lines: Iterator[Line], path: str) -> Trace:
     head = next(lines, None)
     names = header_of(head.text) if head else []
     sessions = all(column in names for column in SESSION_COLUMNS)
-    table = rows(with_first(head, lines), COLUMNS + (SESSION_COLUMNS if sessions else ()))
-    arrive, isl, osl = array("d"), array("i"), array("i")
-    session, elapsed = array("q"), array("d")
+    wanted = COLUMNS + (SESSION_COLUMNS if sessions else ())
+    arrive, isl, osl, owner, elapsed = [], [], [], [], []
     numbers: dict[str, int] = {}
     failed = 0
-    for line, cells in table:
-        prompt = token_count(cells[1], line, "Request tokens", least=0)
-        answer = token_count(cells[2], line, "Response tokens", least=0)
-        if not (prompt and answer):
-            failed += 1
-            continue
-        arrive.append(seconds(cells[0], line, "Timestamp"))
-        isl.append(prompt)
-        osl.append(answer)
+    for batch in batches(with_first(head, lines), wanted):
+        prompt = token_counts(batch, 1, COLUMNS[1], least=0)
+        answer = token_counts(batch, 2, COLUMNS[2], least=0)
+        kept = np.flatnonzero((prompt > 0) & (answer > 0))
+        failed += len(prompt) - len(kept)
+        arrive.append(seconds(batch, 0, COLUMNS[0])[kept])
+        isl.append(prompt[kept])
+        osl.append(answer[kept])
         if sessions:
             # API calls have an empty session: each is one of its own.
-            key = cells[3] or line.where
-            session.append(numbers.setdefault(key, len(numbers)))
-            elapsed.append(seconds(cells[4] or "0", line, "Elapsed time"))
-    owner, times = longs(session), floats(arrive)
+            keys = [
+                cell or line.where for cell, line in zip(batch.columns[3], batch.lines, strict=True)
+            ]
+            own = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+            owner.append(own[kept])
+            answered = [cell or "0" for cell in batch.columns[4]]
+            times = batch._replace(columns=[*batch.columns[:4], answered])
+            elapsed.append(seconds(times, 4, SESSION_COLUMNS[1])[kept])
+    session = joined(owner) if sessions and owner else None
+    think = None
+    if session is not None:
+        think = think_times(joined(arrive), session, joined(elapsed))
     return assembled(
         path,
-        arrive_s=times,
-        isl=ints(isl),
-        osl=ints(osl),
-        session=owner if sessions else None,
-        think_s=think_times(times, owner, floats(elapsed)) if sessions else None,
+        arrive_s=joined(arrive),
+        isl=joined(isl),
+        osl=joined(osl),
+        session=session,
+        think_s=think,
         closed=sessions,
         source=SOURCE,
         notes=(

@@ -11,11 +11,13 @@ from typing import Annotated, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Floats, Ints, Longs, Trace, dense, sorted_by_arrival, turns_of
 
 T = TypeVar("T")
+Scalar = TypeVar("Scalar", bound=np.generic)
 
 # Bounds on one trace, assumed: above the public traces, and such that reading one that reaches
 # them stays near 2 GiB.
@@ -188,6 +190,11 @@ def decoded(decoder: "msgspec.json.Decoder[T]", line: Line) -> T:
         raise PlanError(line.where, f"not a JSON object: {error}") from None
 
 
+def joined(parts: list[NDArray[Scalar]]) -> NDArray[Scalar]:
+    """The parts of a column as one."""
+    return np.concatenate(parts) if parts else np.zeros(0)  # type: ignore[return-value]
+
+
 def floats(buffer: "array[float]") -> Floats:
     """The buffer as a column, not copied."""
     return np.frombuffer(buffer, np.float64)
@@ -208,24 +215,3 @@ def extended(ids: "array[int]", more: list[int], where: str) -> None:
     if len(ids) + len(more) > MAX_IDS:
         raise PlanError(where, f"more than {MAX_IDS:,} block ids", "cut the trace first")
     ids.extend(more)
-
-
-def token_count(text: str, line: Line, column: str, *, least: int = 1) -> int:
-    """A CSV cell as a count of tokens in [least, 2^31)."""
-    if not (text.isascii() and text.isdigit() and len(text) <= 10):
-        raise PlanError(line.where, f"{column}: {text[:40]!r}", "a whole number of tokens")
-    count = int(text)
-    if not least <= count <= MAX_TOKENS:
-        raise PlanError(line.where, f"{column}: {count}", f"between {least} and {MAX_TOKENS}")
-    return count
-
-
-def seconds(text: str, line: Line, column: str) -> float:
-    """A CSV cell as finite seconds, 0 or more."""
-    try:
-        value = float(text.replace("_", "?"))
-    except ValueError:
-        raise PlanError(line.where, f"{column}: {text[:40]!r}", "a number of seconds") from None
-    if not 0 <= value <= MAX_SECONDS:
-        raise PlanError(line.where, f"{column}: {value}", "finite seconds, 0 or more")
-    return value

@@ -1,18 +1,27 @@
-"""Rows of a CSV trace by column name, each with its place; the header decides the order."""
+"""Rows of a CSV trace in batches of columns; the header decides which column is which.
+
+A batch is converted at once, and looked through cell by cell only to name the one that is wrong.
+"""
 
 import csv
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from splitpoint.errors import PlanError
-from splitpoint.inputs.traces.columns import Line
+from splitpoint.inputs.trace import Floats, Ints
+from splitpoint.inputs.traces.columns import MAX_SECONDS, MAX_TOKENS, Line
+
+BATCH = 1 << 15
 
 
-class Row(NamedTuple):
-    """The cells of the wanted columns, in the order asked for, and the line they stand on."""
+class Batch(NamedTuple):
+    """Lines and the cells of the wanted columns, in the order asked for."""
 
-    line: Line
-    cells: list[str]
+    lines: list[Line]
+    columns: list[list[str]]
 
 
 def header_of(text: str) -> list[str]:
@@ -23,8 +32,8 @@ def header_of(text: str) -> list[str]:
         return []
 
 
-def rows(lines: Iterator[Line], wanted: tuple[str, ...]) -> Iterator[Row]:
-    """The wanted cells of every line after the header."""
+def batches(lines: Iterator[Line], wanted: tuple[str, ...]) -> Iterator[Batch]:
+    """The wanted columns of all lines after the header, some thousand lines at a time."""
     head = next(lines, None)
     if head is None:
         return
@@ -33,18 +42,64 @@ def rows(lines: Iterator[Line], wanted: tuple[str, ...]) -> Iterator[Row]:
     if missing:
         raise PlanError(head.where, f"no column {missing[0]!r}", f"columns: {', '.join(names)}")
     places = [names.index(name) for name in wanted]
-    for line in lines:
-        cells = cells_of(line)
-        if len(cells) != len(names):
-            raise PlanError(line.where, f"{len(cells)} cells", f"the header has {len(names)}")
-        yield Row(line, [cells[place].strip() for place in places])
+    while taken := list(itertools.islice(lines, BATCH)):
+        cells = [cells_of(line, len(names)) for line in taken]
+        yield Batch(taken, [[row[place].strip() for row in cells] for place in places])
 
 
-def cells_of(line: Line) -> list[str]:
+def cells_of(line: Line, width: int) -> list[str]:
     """The cells of a line; the csv module is asked only where there are quotes."""
     if '"' not in line.text:
-        return line.text.split(",")
+        cells = line.text.split(",")
+    else:
+        try:
+            cells = next(csv.reader([line.text], strict=True, skipinitialspace=True))
+        except csv.Error as error:
+            raise PlanError(line.where, f"not a CSV row: {error}") from None
+    if len(cells) != width:
+        raise PlanError(line.where, f"{len(cells)} cells", f"the header has {width}")
+    return cells
+
+
+def token_counts(batch: Batch, place: int, name: str, *, least: int = 1) -> Ints:
+    """A column as counts of tokens in [least, 2^31)."""
+    cells = batch.columns[place]
+    for line, text in zip(batch.lines, cells, strict=True) if doubtful(cells) else ():
+        if not (text.isascii() and text.isdigit() and len(text) <= 10):
+            raise PlanError(line.where, f"{name}: {text[:40]!r}", "a whole number of tokens")
+    counts = np.fromiter(map(int, cells), np.int64, len(cells))
+    wrong = np.flatnonzero((counts < least) | (counts > MAX_TOKENS))
+    if len(wrong):
+        what = f"{name}: {counts[wrong[0]]}"
+        raise PlanError(batch.lines[wrong[0]].where, what, f"between {least} and {MAX_TOKENS}")
+    return counts.astype(np.int32)
+
+
+def doubtful(cells: list[str]) -> bool:
+    """Whether some cell is not a short run of the digits 0 to 9."""
+    joined = "".join(cells)
+    plain = joined.isascii() and joined.isdigit()
+    return not plain or not all(cells) or max(map(len, cells)) > 10
+
+
+def seconds(batch: Batch, place: int, name: str) -> Floats:
+    """A column as finite seconds, 0 or more."""
+    cells = batch.columns[place]
     try:
-        return next(csv.reader([line.text], strict=True, skipinitialspace=True))
-    except csv.Error as error:
-        raise PlanError(line.where, f"not a CSV row: {error}") from None
+        # Python reads 1_0 as 10; a file that holds such a thing is not one of these.
+        values = np.fromiter((float(text.replace("_", "?")) for text in cells), np.float64)
+    except ValueError:
+        values = np.array([number_or_nan(text) for text in cells])
+    wrong = np.flatnonzero(~((values >= 0) & (values <= MAX_SECONDS)))
+    if len(wrong):
+        what = f"{name}: {cells[wrong[0]][:40]!r}"
+        raise PlanError(batch.lines[wrong[0]].where, what, "finite seconds, 0 or more")
+    return values
+
+
+def number_or_nan(text: str) -> float:
+    """The number in a cell, NaN where there is none."""
+    try:
+        return float(text.replace("_", "?"))
+    except ValueError:
+        return float("nan")
