@@ -6,6 +6,7 @@ Everything that came from a user's file goes through `plain` before it reaches a
 import math
 
 from splitpoint import units
+from splitpoint.errors import printable
 from splitpoint.inputs.deployment import Topology
 from splitpoint.verdict.answer import Answer, Figure, Point
 
@@ -25,7 +26,7 @@ HOLDS = {True: "yes", False: "no", None: "cannot be judged"}
 
 def plain(words: str) -> str:
     """One line without control or direction characters, which a terminal would obey."""
-    return "".join(c if c.isprintable() else " " for c in words)
+    return printable(words)
 
 
 def amount(value: float, unit: str) -> str:

@@ -1,0 +1,494 @@
+"""The report's figures as Altair charts: functions of records, drawn the same in PNG, SVG and page.
+
+Charts carry no neutral colours: `save` lays a light theme under them, the page one that follows
+the reader's. The hues stand on white and on near-black alike and differ in shape or label too.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.files import write_atomic
+from splitpoint.report import words
+from splitpoint.run import Run
+from splitpoint.units import GIB
+from splitpoint.verdict.answer import Answer, Holding, Point, Wall
+
+if TYPE_CHECKING:
+    import altair as alt
+
+BLUE, ORANGE, PURPLE, GREY, RED = "#3a86c8", "#d9731a", "#9a5fb8", "#868d97", "#d1495b"
+ARMS = {"split": BLUE, "mixed": ORANGE}
+PARTS = {"queue": GREY, "prefill": BLUE, "transfer": ORANGE, "decode wait": PURPLE}
+ORIGINS = {
+    "computed": BLUE,
+    "simulated": BLUE,
+    "published": GREY,
+    "measured": PURPLE,
+    "assumed": ORANGE,
+}
+WIDTH = 720
+# Rows of one occupancy figure, so that a page with several stays small.
+MOST_ROWS = 6000
+MOST_POOLS = 40
+SLOTS = 240
+
+POINT_TIPS = (
+    "deployment",
+    "load",
+    "GPUs",
+    "total_tok/s/GPU",
+    "output_tok/s/GPU",
+    "tok/s/user",
+    "TTFT",
+    "TPOT",
+    "within_SLO",
+    "success",
+)
+STRIPS = (BLUE, PURPLE)
+HELD = "held for transfer"
+FILL = 0.9  # of a strip's height at full use
+# Pixels of a bar, of the row that also holds its name, and of the frontier.
+BAR, ROW, TALL = 15, 42, 380
+
+INK, FAINT, LINES = "#2b3138", "#9aa2ad", "#e4e7eb"
+LIGHT: dict[str, Any] = {
+    "background": "white",
+    "font": "system-ui, sans-serif",
+    "axis": {
+        "gridColor": LINES,
+        "domainColor": FAINT,
+        "tickColor": FAINT,
+        "labelColor": INK,
+        "titleColor": INK,
+        "titleFontWeight": "normal",
+    },
+    "legend": {"labelColor": INK, "orient": "top", "labelLimit": 320},
+    "text": {"color": INK},
+    "rule": {"color": INK},
+    "view": {"stroke": None},
+}
+
+
+def frontier(answer: Answer) -> "alt.LayerChart":
+    """Throughput against interactivity: every simulated point, filled if it keeps the service
+    level, the frontier of each arm as a line, and the TPOT of the service level."""
+    import altair as alt
+
+    points = [p for p in answer.points if np.isfinite(p.interactivity)]
+    asked = answer.plan.slo.tpot_s
+    x = alt.X(
+        "user:Q",
+        title="interactivity, tok/s/user (1 / median TPOT)",
+        scale=_scale([*(p.interactivity for p in points), 1 / asked]),
+        axis=alt.Axis(tickCount=8),
+    )
+    y = alt.Y(
+        "gpu:Q",
+        title="throughput, total tok/s/GPU",
+        scale=_scale([p.total_tok_s_gpu for p in points]),
+        axis=alt.Axis(tickCount=6),
+    )
+    hues = alt.Scale(domain=list(ARMS), range=list(ARMS.values()))
+    shapes = alt.Scale(domain=list(ARMS), range=["circle", "triangle-up"])
+    arm = alt.Color("arm:N", title=None, scale=hues)
+    rows = alt.InlineData(values=[_point_row(p, answer.verdict.chosen) for p in points])
+    edges = [
+        {"user": p.interactivity, "gpu": p.total_tok_s_gpu, "arm": _arm(p)}
+        for name in ARMS
+        for p in _edge([p for p in points if _arm(p) == name])
+    ]
+    line = (
+        alt.Chart(alt.InlineData(values=edges))
+        .mark_line(opacity=0.5, strokeWidth=1.5)
+        .encode(x, y, arm, order="user:Q")
+    )
+    dots = alt.Chart(rows).encode(
+        x, y, arm, alt.Shape("arm:N", title=None, scale=shapes), tooltip=_point_tips()
+    )
+    hollow = dots.mark_point(size=90, strokeWidth=1.8, opacity=1)
+    filled = (
+        alt.Chart(rows)
+        .transform_filter("datum.ok")
+        .mark_point(size=90, filled=True, opacity=1)
+        .encode(x, y, arm, alt.Shape("arm:N", scale=shapes), tooltip=_point_tips())
+    )
+    names = (
+        alt.Chart(rows)
+        .transform_filter("datum.named")
+        .mark_text(align="center", dy=-12, fontSize=11)
+        .encode(x, y, text="deployment:N")
+    )
+    told = f"SLO: TPOT {words.seconds(asked)}"
+    slo = alt.Chart(alt.InlineData(values=[{"user": 1 / asked, "told": told}]))
+    rule = slo.mark_rule(strokeDash=[5, 4]).encode(x)
+    label = slo.mark_text(align="left", baseline="bottom", dx=4, dy=-3, fontSize=11).encode(
+        x, y=alt.value(TALL), text="told:N"
+    )
+    return _sized(alt.layer(rule, label, line, hollow, filled, names), TALL)
+
+
+def _point_tips() -> "list[alt.Tooltip]":
+    import altair as alt
+
+    return [alt.Tooltip(f"{name}:N", title=name.replace("_", " ")) for name in POINT_TIPS]
+
+
+def _point_row(point: Point, chosen: str | None) -> dict[str, Any]:
+    return {
+        "user": point.interactivity,
+        "gpu": point.total_tok_s_gpu,
+        "arm": _arm(point),
+        "ok": point.meets_slo,
+        "named": point.name == chosen,
+        "deployment": words.plain(point.name),
+        "load": words.plain(point.load),
+        "GPUs": point.gpus,
+        "total_tok/s/GPU": words.count(point.total_tok_s_gpu),
+        "output_tok/s/GPU": words.count(point.output_tok_s_gpu),
+        "tok/s/user": words.three(round(point.interactivity, 1)),
+        "TTFT": words.seconds(point.ttft.at_slo),
+        "TPOT": words.seconds(point.tpot.at_slo),
+        "within_SLO": words.percent(point.attainment),
+        "success": words.percent(point.success),
+    }
+
+
+def _arm(point: Point) -> str:
+    return "split" if point.deployment.split else "mixed"
+
+
+def _edge(points: Sequence[Point]) -> list[Point]:
+    """Points that no other beats in both throughput and interactivity."""
+    ordered = sorted(points, key=lambda p: (-p.interactivity, -p.total_tok_s_gpu))
+    edge: list[Point] = []
+    for point in ordered:
+        if not edge or point.total_tok_s_gpu > edge[-1].total_tok_s_gpu:
+            edge.append(point)
+    return edge
+
+
+def _scale(values: Sequence[float]) -> "alt.Scale":
+    """Linear from zero, or logarithmic where the values span more than a factor of thirty."""
+    import altair as alt
+
+    positive = [value for value in values if value > 0]
+    wide = bool(positive) and max(positive) > 30 * min(positive)
+    return (
+        alt.Scale(type="log", nice=False, padding=12) if wide else alt.Scale(zero=True, nice=True)
+    )
+
+
+def ttft(points: Sequence[Point]) -> "alt.LayerChart":
+    """Mean TTFT of each point as a bar of its parts."""
+    import altair as alt
+
+    rows = [
+        {
+            "row": words.plain(point.name),
+            "part": part,
+            "order": order,
+            "value": value,
+            "told": words.seconds(value),
+        }
+        for point in points
+        for order, (part, value) in enumerate(_parts(point).items())
+    ]
+    sums = {words.plain(point.name): sum(_parts(point).values()) for point in points}
+    y = _band(list(sums))
+    bars = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar(size=BAR, yOffset=BAR / 2)
+        .encode(
+            _length("mean TTFT, seconds", max(sums.values(), default=1.0)),
+            y,
+            alt.Color(
+                "part:N",
+                title=None,
+                scale=alt.Scale(domain=list(PARTS), range=list(PARTS.values())),
+            ),
+            order="order:Q",
+            tooltip=[
+                alt.Tooltip("row:N", title="deployment"),
+                alt.Tooltip("part:N"),
+                alt.Tooltip("told:N", title="mean"),
+            ],
+        )
+    )
+    totals = [
+        {"row": name, "value": value, "end": value, "told": words.seconds(value)}
+        for name, value in sums.items()
+    ]
+    return _sized(alt.layer(bars, *_labels(totals, y)), ROW * len(sums))
+
+
+def _parts(point: Point) -> dict[str, float]:
+    stack = point.ttft_stack
+    return dict(
+        zip(PARTS, (stack.queue, stack.prefill, stack.transfer, stack.decode_wait), strict=True)
+    )
+
+
+def ladder(holding: Holding) -> "alt.LayerChart":
+    """The memory of one rank as a waterfall from the package down to the KV pool."""
+    import altair as alt
+
+    rows: list[dict[str, Any]] = []
+    level = 0.0
+    last = len(holding.rungs) - 1
+    for i, rung in enumerate(holding.rungs):
+        taken = 0 < i < last
+        start, level = (
+            level if taken else 0.0,
+            (level if taken else 0.0) + (-rung.value if taken else rung.value) / GIB,
+        )
+        rows.append(
+            {
+                "row": words.rung(rung.name),
+                "start": start,
+                "value": level,
+                "end": max(start, level),
+                "origin": rung.origin,
+                "source": words.plain(rung.source),
+                "told": ("\u2212 " if taken else "") + f"{abs(rung.value) / GIB:,.2f} GiB",
+            }
+        )
+    y = _band([row["row"] for row in rows])
+    shown = [origin for origin in ORIGINS if any(row["origin"] == origin for row in rows)]
+    bars = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar(size=BAR, yOffset=BAR / 2)
+        .encode(
+            _length("GiB on one rank", max((row["end"] for row in rows), default=1.0)),
+            y,
+            alt.Color(
+                "origin:N",
+                title=None,
+                scale=alt.Scale(domain=shown, range=[ORIGINS[origin] for origin in shown]),
+            ),
+            x2="start:Q",
+            tooltip=[
+                alt.Tooltip("row:N", title="rung"),
+                alt.Tooltip("told:N", title="size"),
+                alt.Tooltip("origin:N"),
+                alt.Tooltip("source:N"),
+            ],
+        )
+    )
+    return _sized(alt.layer(bars, *_labels(rows, y)), ROW * len(rows))
+
+
+def walls(found: Sequence[Wall]) -> "alt.LayerChart":
+    """KV demand of each side against what its pools hold."""
+    import altair as alt
+
+    rows = [
+        {
+            "row": f"{wall.side} side of {words.plain(wall.deployment)}",
+            "value": wall.occupancy,
+            "end": wall.occupancy,
+            "told": words.percent(wall.occupancy),
+            "asked": words.figure(wall.demand),
+            "held": words.figure(wall.pool),
+            "full": wall.occupancy >= 1,
+            "words": words.plain(wall.words),
+        }
+        for wall in found
+    ]
+    y = _band(list(dict.fromkeys(str(row["row"]) for row in rows)))
+    top = max([1.0, *(wall.occupancy for wall in found)])
+    bars = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_bar(size=BAR, yOffset=BAR / 2)
+        .encode(
+            _length("KV demand as a share of the pools", top, form="%"),
+            y,
+            color=alt.condition("datum.full", alt.value(RED), alt.value(BLUE)),
+            tooltip=[
+                alt.Tooltip("row:N", title="wall"),
+                alt.Tooltip("told:N", title="demand"),
+                alt.Tooltip("asked:N"),
+                alt.Tooltip("held:N"),
+                alt.Tooltip("words:N", title=" "),
+            ],
+        )
+    )
+    full = (
+        alt.Chart(alt.InlineData(values=[{"value": 1}]))
+        .mark_rule(strokeDash=[5, 4], strokeWidth=1.5)
+        .encode(x="value:Q")
+    )
+    return _sized(alt.layer(bars, full, *_labels(rows, y)), ROW * len(rows))
+
+
+def _band(names: Sequence[str]) -> "alt.Y":
+    """Rows in the order given; their names stand above the bars, not beside them, so that long
+    ones leave a narrow page its width."""
+    import altair as alt
+
+    return alt.Y("row:N", title=None, sort=list(names), axis=None)
+
+
+def _length(title: str, top: float, form: str = "") -> "alt.X":
+    """The length of bars, from zero, with room for a number behind the longest."""
+    import altair as alt
+
+    axis = alt.Axis(tickCount=6, format=form) if form else alt.Axis(tickCount=6)
+    return alt.X(
+        "value:Q", title=title, axis=axis, scale=alt.Scale(domain=[0, 1.18 * top], nice=False)
+    )
+
+
+def _labels(rows: Sequence[dict[str, Any]], y: "alt.Y") -> "tuple[alt.Chart, alt.Chart]":
+    """Each row's name above its bar, and its number behind it."""
+    import altair as alt
+
+    chart = alt.Chart(alt.InlineData(values=list(rows)))
+    name = chart.mark_text(align="left", dy=-BAR / 2 - 1, fontSize=12).encode(
+        x=alt.value(2), y=y, text="row:N"
+    )
+    number = chart.mark_text(align="left", dx=5, dy=BAR / 2).encode(x="end:Q", y=y, text="told:N")
+    return name, number
+
+
+def _sized(chart: "alt.LayerChart", height: int) -> "alt.LayerChart":
+    return chart.properties(width="container", height=max(height, ROW))
+
+
+def occupancy(run: Run) -> "alt.LayerChart":
+    """KV use of every pool over time, one strip each: what requests hold, and the part of it that
+    finished prefills hold for their transfer. A strip shows the highest use in each slot of time.
+    """
+    import altair as alt
+
+    pools = _pools(run)
+    slots = min(SLOTS, MOST_ROWS // max(len(pools), 1))
+    edges = np.linspace(0.0, max(run.duration_s, 1e-9), slots + 1)
+    rows = []
+    for strip, pool in enumerate(reversed(pools)):
+        used, held = _peaks(run, pool, edges)
+        rows += [
+            {
+                "t": round(float(edges[i]), 3),
+                "b": strip,
+                "r": run.roles[run.instances.pool[pool]],
+                "u": round(float(used[i]), 3),
+                "h": round(float(held[i]), 3),
+            }
+            for i in range(slots)
+        ]
+    roles = list(dict.fromkeys(run.roles))
+    waits = any(row["h"] for row in rows)
+    hues = alt.Scale(
+        domain=[*roles, HELD] if waits else roles,
+        range=[*STRIPS[: len(roles)], ORANGE] if waits else list(STRIPS[: len(roles)]),
+    )
+    x = alt.X("t:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
+    area = (
+        alt.Chart(alt.InlineData(values=rows))
+        .transform_calculate(top=f"datum.b + {FILL} * datum.u", mid=f"datum.b + {FILL} * datum.h")
+        .encode(x, y2="b:Q", detail="b:N")
+    )
+    used_area = area.mark_area(interpolate="step-after").encode(
+        alt.Y("top:Q", title=None, axis=_strip_axis(run, pools), scale=_strips(len(pools))),
+        alt.Color("r:N", title=None, scale=hues),
+        tooltip=[
+            alt.Tooltip("t:Q", title="second"),
+            alt.Tooltip("u:Q", title="KV used", format=".0%"),
+            alt.Tooltip("h:Q", title=HELD, format=".0%"),
+        ],
+    )
+    held_area = area.mark_area(interpolate="step-after").encode(
+        alt.Y("mid:Q"), color=alt.datum(HELD)
+    )
+    ceilings = (
+        alt.Chart(alt.InlineData(values=[{"c": i + FILL} for i in range(len(pools))]))
+        .mark_rule(strokeWidth=0.5, opacity=0.6)
+        .encode(y="c:Q")
+    )
+    layers = [used_area, held_area, ceilings] if waits else [used_area, ceilings]
+    each = max(min(44, 900 // max(len(pools), 1)), 14)
+    return _sized(alt.layer(*layers), each * len(pools))
+
+
+def _strips(count: int) -> "alt.Scale":
+    import altair as alt
+
+    return alt.Scale(domain=[0, max(count, 1)], nice=False)
+
+
+def _strip_axis(run: Run, pools: Sequence[int]) -> "alt.Axis":
+    """A label in the middle of each strip, lowest strip first."""
+    import altair as alt
+
+    labels = [pool_name(run, pool) for pool in reversed(pools)]
+    return alt.Axis(
+        values=[i + FILL / 2 for i in range(len(pools))],
+        labelExpr=f"{labels!r}[floor(datum.value)]",
+        grid=False,
+        ticks=False,
+        domain=False,
+        labelLimit=200,
+    )
+
+
+def _pools(run: Run) -> list[int]:
+    """The KV pools to draw, in order of role and instance: those with the most use if many."""
+    count = len(run.instances.kv_blocks)
+    if count <= MOST_POOLS:
+        return list(range(count))
+    peak = np.zeros(count)
+    share = run.series.kv_used / np.maximum(run.instances.kv_blocks[run.series.instance], 1)
+    np.maximum.at(peak, run.series.instance, share)
+    return sorted(int(i) for i in np.argsort(-peak, kind="stable")[:MOST_POOLS])
+
+
+def pool_name(run: Run, pool: int) -> str:
+    """ "prefill 3", with its rank where an instance has several: "decode 0.2"."""
+    found = run.instances
+    ours = found.pool == found.pool[pool]
+    number = int(np.searchsorted(np.unique(found.instance[ours]), found.instance[pool]))
+    rank = f".{found.rank[pool]}" if found.rank[ours].max() > 0 else ""
+    return f"{run.roles[found.pool[pool]]} {number}{rank}"
+
+
+def _peaks(
+    run: Run, pool: int, edges: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Highest used and held shares of one pool in each slot between the edges.
+
+    A value holds from its change point on, so a slot also sees what held at its start.
+    """
+    rows = np.flatnonzero(run.series.instance == pool)
+    blocks = max(int(run.instances.kv_blocks[pool]) - 1, 1)  # block 0 is never used
+    times = run.series.time_s[rows]
+    starts = np.searchsorted(times, edges[:-1], side="right") - 1
+    slot = np.searchsorted(edges, times, side="right") - 1
+    inside = (slot >= 0) & (slot < len(edges) - 1)
+    shares = []
+    for column in (run.series.kv_used, run.series.held):
+        values = column[rows] / blocks
+        peaks = np.where(starts >= 0, values[np.maximum(starts, 0)] if len(values) else 0.0, 0.0)
+        np.maximum.at(peaks, slot[inside], values[inside])
+        shares.append(peaks)
+    return shares[0], shares[1]
+
+
+def save(chart: "alt.LayerChart", path: Path) -> None:
+    """Draw a chart as PNG or SVG by its suffix, on white, without a browser."""
+    import vl_convert
+
+    spec = chart.properties(width=WIDTH).to_dict()
+    spec["config"] = LIGHT
+    if path.suffix == ".svg":
+        write_atomic(path, vl_convert.vegalite_to_svg(spec))
+    elif path.suffix == ".png":
+        write_atomic(path, vl_convert.vegalite_to_png(spec, scale=2))
+    else:
+        raise PlanError(
+            str(path), f"no figure can be a {path.suffix or 'file without suffix'}", ".png or .svg"
+        )
