@@ -187,16 +187,18 @@ def cap_think(trace: Trace, limit_s: float) -> Trace:
     """The trace with no think time above `limit_s`; later turns' nominal arrivals move up."""
     if not limit_s >= 0:
         raise PlanError("think_cap_s", f"a limit of {limit_s} s", "0 or more")
-    saved = np.maximum(trace.think_s - limit_s, 0.0)
     order = np.argsort(trace.session, kind="stable")
-    running = np.cumsum(saved[order])
     heads = np.flatnonzero(np.diff(trace.session[order], prepend=-1))
     sizes = np.diff(np.append(heads, len(trace)))
-    moved = np.empty(len(trace))
-    moved[order] = running - np.repeat(running[heads] - saved[order][heads], sizes)
-    capped = replace(
-        trace, arrive_s=trace.arrive_s - moved, think_s=np.minimum(trace.think_s, limit_s)
-    )
+    # Recorded times are rounded: a think time may exceed the gap it stands in.
+    gap = np.diff(trace.arrive_s[order], prepend=0.0)
+    gap = np.maximum(gap - np.maximum(trace.think_s[order] - limit_s, 0.0), 0.0)
+    gap[heads] = 0.0
+    running = np.cumsum(gap)
+    since_head = running - np.repeat(running[heads], sizes)
+    arrive = np.empty(len(trace))
+    arrive[order] = np.repeat(trace.arrive_s[order][heads], sizes) + since_head
+    capped = replace(trace, arrive_s=arrive, think_s=np.minimum(trace.think_s, limit_s))
     return sorted_by_arrival(capped)
 
 
