@@ -17,8 +17,7 @@ from splitpoint.timing.operators import Array, Batch, stage_operators, stages
 
 def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> StepCurve:
     """The tables of one rank of an instance, for an engine whose settings are all resolved."""
-    if engine.max_seqs is None or engine.batched_tokens is None:
-        raise ValueError("step_curve needs a resolved engine")
+    assert engine.max_seqs is not None and engine.batched_tokens is not None
     bound = float(_largest_bound(model))
     sequences = np.arange(1.0, engine.max_seqs + 1)
     run = host.padded(engine, sequences)
@@ -27,13 +26,13 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
         model, gpu, topology, engine, decode=sequences, prefill=np.zeros_like(run), at=bound
     )
     kernels = _kernels(model, topology, engine)
-    step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
+    step = host.launch_floor(engine, run * (1 + engine.drafts), kernels)
     decode = np.maximum(work, step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     mixed, pair = _line(
         model, gpu, topology, engine, decode=np.zeros_like(new), prefill=new, at=bound
     )
-    floor = host.launch_floor(engine, new, kernels, decode=False)
+    floor = host.launch_floor(engine, new, kernels)
     mixed = np.maximum(mixed, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
@@ -46,14 +45,15 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
-    """Seconds a step keeps the GPUs busy: micro-batches of 1/pp of it pass the slowest stage one
-    after the other, so a step takes pp x (operators + collectives) of that stage."""
+    """Seconds a step keeps the GPUs busy: micro-batches of 1/pp of it, rounded up, pass the slowest
+    stage one after the other, so a step takes pp x (operators + collectives) of that stage."""
     pp = topology.pp
+    decode, prefill = np.ceil(batch.decode / pp), np.ceil(batch.prefill / pp)
     part = Batch(
-        decode=np.ceil(batch.decode / pp),
-        context=batch.context / pp,
-        prefill=np.ceil(batch.prefill / pp),
-        pairs=batch.pairs / pp,
+        decode=decode,
+        context=batch.context * decode / np.maximum(batch.decode, 1.0),
+        prefill=prefill,
+        pairs=batch.pairs * prefill / np.maximum(batch.prefill, 1.0),
         rows=np.ceil(batch.rows / pp),
     )
     each = [_stage_seconds(model, gpu, topology, engine, part, stage) for stage in range(pp)]
@@ -77,7 +77,7 @@ def _stage_seconds(
     layers = stages(model, topology.pp)[stage]
     busy = np.zeros_like(batch.decode)
     for operator in stage_operators(model, topology, engine, batch, stage):
-        busy = busy + efficiency.seconds(operator, gpu)
+        busy = busy + efficiency.seconds(operator, gpu, engine.name)
     for exchange in collectives.stage_exchanges(layers, model, topology, engine, batch):
         busy = busy + collectives.seconds(exchange, gpu)
     return busy

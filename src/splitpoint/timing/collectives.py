@@ -17,7 +17,14 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu, Link
 from splitpoint.inputs.model import Experts, Layer, Model
 from splitpoint.record import Record
-from splitpoint.timing.operators import ACTIVATION_BYTES, HIDDEN_BYTES, Array, Batch, tokens
+from splitpoint.timing.operators import (
+    ACTIVATION_BYTES,
+    HIDDEN_BYTES,
+    Array,
+    Batch,
+    exchanged,
+    tokens,
+)
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
 
@@ -36,14 +43,23 @@ class Exchange(Record, frozen=True, kw_only=True):
 
 
 class LinkSpeed(Record, frozen=True, kw_only=True):
-    """What a kind of link gives to collectives: seconds before the first byte, seconds per
-    further rank, and the share of its bandwidth that large messages reach."""
+    """What a kind of link gives to collectives (of one architecture and pattern; None: any).
+
+    `base`: seconds before the first byte; `hop`: seconds per further rank; `share`: of the
+    bandwidth that large messages reach; `crowding`: how bytes slow down on a shared bus, as
+    (ranks / 2)^crowding. Errors are those of measured rows that the fit did not see.
+    """
 
     kind: str
+    architecture: str | None = None
     pattern: Pattern | None = None
     base: float
     hop: float
     share: float
+    crowding: float = 0.0
+    samples: int = 0
+    error_median: float | None = None
+    error_p90: float | None = None
     origin: str
 
 
@@ -86,38 +102,48 @@ def stage_exchanges(
 def seconds(exchange: Exchange, gpu: Gpu) -> Array:
     """Seconds of all of an exchange's repetitions; 0 where nothing is sent."""
     span = exchange.ranks * exchange.stride
-    near = min(exchange.ranks, max(1, gpu.domain // exchange.stride))
     if span <= gpu.domain:
-        once = _inside(exchange, exchange.bytes, exchange.ranks, gpu.inside)
+        once = _on(gpu.inside, gpu, exchange, exchange.bytes, exchange.ranks)
     else:
-        far = -(-exchange.ranks // near)
-        part = exchange.bytes / near if exchange.pattern != "send" else exchange.bytes
-        once = _inside(exchange, part, far, gpu.outside)
+        # A hierarchy: what near ranks shared inside, each takes its part of to the far ones.
+        near = min(exchange.ranks, max(1, gpu.domain // exchange.stride))
+        part = exchange.bytes if exchange.pattern == "send" else exchange.bytes / near
+        once = _on(gpu.outside, gpu, exchange, part, -(-exchange.ranks // near))
         if near > 1:
-            once = once + _inside(exchange, exchange.bytes, near, gpu.inside)
+            once = once + _on(gpu.inside, gpu, exchange, exchange.bytes, near)
     return np.asarray(np.where(exchange.bytes > 0, exchange.count * once, 0.0))
 
 
-def link_speed(link: Link, pattern: Pattern) -> LinkSpeed:
-    """The speed entry of a link for a pattern: its own, else the link's general one."""
-    exact = [e for e in _speeds() if e.kind == link.kind and e.pattern == pattern]
-    broad = [e for e in _speeds() if e.kind == link.kind and e.pattern is None]
-    return (exact or broad)[0]
+def link_speed(link: Link, architecture: str, pattern: Pattern) -> LinkSpeed:
+    """The speed entry of a link that says most about it: pattern before architecture."""
+    table = [e for e in _speeds() if e.kind == link.kind]
+    fitting = [
+        e for e in table if e.pattern in (None, pattern) and e.architecture in (None, architecture)
+    ]
+    nearest = fitting or [e for e in table if e.pattern == pattern] or table
+    return max(nearest, key=lambda e: (e.pattern == pattern, e.architecture == architecture))
 
 
-def _inside(exchange: Exchange, size: Array, ranks: int, link: Link) -> Array:
-    speed = link_speed(link, exchange.pattern)
+def message_seconds(
+    speed: LinkSpeed, pattern: Pattern, size: Array, ranks: Array | int, bandwidth: float
+) -> Array:
+    """base + hop x (ranks - 1) + bytes through the busiest link / (bandwidth x share)."""
     others = (ranks - 1) / ranks
-    # Bytes through the busiest rank's link, each direction, over the message.
     travel = {
         "all_reduce": 2.0 * others,
         "all_gather": others,
         "reduce_scatter": others,
         "all_to_all": others,
         "send": 1.0,
-    }[exchange.pattern]
-    wire = size * travel / (link.bandwidth * speed.share)
-    return np.asarray(speed.base + link.latency + speed.hop * (ranks - 1) + wire)
+    }[pattern]
+    crowd = (np.maximum(ranks, 2) / 2.0) ** speed.crowding
+    wire = size * travel * crowd / (bandwidth * speed.share)
+    return np.asarray(speed.base + speed.hop * (ranks - 1) + wire)
+
+
+def _on(link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int) -> Array:
+    speed = link_speed(link, gpu.architecture, exchange.pattern)
+    return message_seconds(speed, exchange.pattern, size, ranks, link.bandwidth)
 
 
 def _reduce(name: str, size: Array, ranks: int, count: int) -> Exchange:
@@ -136,7 +162,7 @@ def _dispatch(
     gathered = new * topology.dp * dim
     # Ranks of one tensor-parallel group hold the same tokens: each sends its part.
     sent = new / topology.tp * distinct * dim
-    if topology.ep > 1 and distinct / topology.tp < topology.dp:
+    if exchanged(ffn, topology):
         return [
             Exchange(
                 name="experts.dispatch",

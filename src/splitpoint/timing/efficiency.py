@@ -1,10 +1,8 @@
 """How much of a GPU's roofline each kind of operator reaches: surfaces with few coefficients.
 
-seconds = launch + (c^s + m^s)^(1/s), c = FLOPs / (peak x compute x fill),
-m = bytes / (bandwidth x memory x spread)
-
-`fill` is the share of a wave of tiles that a small product leaves busy, `spread` the share of the
-memory system that few sequences keep busy. Coefficients lie in facts/efficiency, each with its
+seconds = launch + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak x compute) x
+(1 + pad_rows / rows), moving m = bytes / (bandwidth x memory) x (1 + half_parallel / parallel),
+and what neither sees d = serial x depth. Coefficients lie in facts/efficiency, each with its
 origin; a GPU without a file of its own takes its architecture's and is marked so.
 """
 
@@ -15,6 +13,7 @@ import msgspec
 import numpy as np
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
@@ -22,20 +21,24 @@ from splitpoint.timing.operators import Array, Kind, Operator
 
 
 class Surface(Record, frozen=True, kw_only=True):
-    """Coefficients of one kind of operator (at one weight or cache dtype; None: every other).
+    """Coefficients of one kind of operator on one GPU; without `dtype` or `engine`: of any.
 
-    `compute` and `memory`: shares of the roofline at the limit. `tile_rows`: rows that one tile
-    of the product pads up to. `half_rows`, `half_bytes`: rows and bytes at which half of the
-    limit is reached. `sharpness` s of the bend between the two bounds. `launch`: seconds.
+    `compute` and `memory`: shares of the roofline that large operators reach. `pad_rows`: rows
+    that a tile computes beside its own. `half_parallel`: pieces that draw half of the bandwidth.
+    `serial`: seconds per unit of depth that one tile takes whatever the rest. `sharpness`: of the
+    bend between the bounds. `launch`: seconds. `error_median` and `error_p90`: relative errors on
+    `samples` measured rows that the fit did not see.
     """
 
     kind: Kind
     dtype: Dtype | None = None
+    engine: EngineName | None = None
     compute: float
     memory: float
     launch: float
-    half_rows: float = 0.0
-    half_sequences: float = 0.0
+    pad_rows: float = 0.0
+    half_parallel: float = 0.0
+    serial: float = 0.0
     sharpness: float = 4.0
     samples: int = 0
     error_median: float | None = None
@@ -71,12 +74,14 @@ def inherited(gpu: Gpu) -> bool:
     return gpu.name not in efficiency(gpu).gpus
 
 
-def surface(gpu: Gpu, kind: Kind, dtype: Dtype) -> Surface:
-    """The surface of one kind of operator at one dtype."""
-    table = efficiency(gpu).surfaces
-    exact = [s for s in table if s.kind == kind and s.dtype == dtype]
-    broad = [s for s in table if s.kind == kind and s.dtype is None]
-    return (exact or broad)[0]
+def surface(gpu: Gpu, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface:
+    """The surface of one kind of operator: of this dtype and engine, else of this dtype on
+    another engine (they share kernel libraries), else of the kind."""
+    table = [s for s in efficiency(gpu).surfaces if s.kind == kind]
+    ranked = sorted(
+        table, key=lambda s: (s.dtype != dtype, s.dtype is not None, s.engine != engine)
+    )
+    return ranked[0]
 
 
 def peak(gpu: Gpu, dtype: Dtype) -> float:
@@ -95,21 +100,25 @@ def peak(gpu: Gpu, dtype: Dtype) -> float:
     return flops.bf16
 
 
-def seconds(operator: Operator, gpu: Gpu) -> Array:
+def seconds(operator: Operator, gpu: Gpu, engine: EngineName) -> Array:
     """Seconds of all launches of an operator in one step; 0 where it has nothing to do."""
-    found = surface(gpu, operator.kind, operator.dtype)
-    rows = np.maximum(operator.rows, 1e-9)
-    fill = rows / (rows + found.half_rows)
-    parallel = np.maximum(operator.rows * operator.width, 1e-9)
-    spread = parallel / (parallel + found.half_sequences)
-    compute = operator.flops / (peak(gpu, operator.dtype) * found.compute * fill)
-    memory = operator.bytes / (gpu.bandwidth * found.memory * spread)
-    s = found.sharpness
-    # Scaled by the larger bound, so that powers neither overflow nor vanish.
-    larger = np.maximum(np.maximum(compute, memory), 1e-30)
-    bend = larger * ((compute / larger) ** s + (memory / larger) ** s) ** (1.0 / s)
-    busy = operator.count * (found.launch + bend)
-    return np.asarray(np.where(operator.flops + operator.bytes > 0, busy, 0.0))
+    found = surface(gpu, operator.kind, operator.dtype, engine)
+    once = launch_seconds(found, operator, peak(gpu, operator.dtype), gpu.bandwidth)
+    return np.asarray(np.where(operator.flops + operator.bytes > 0, operator.count * once, 0.0))
+
+
+def launch_seconds(found: Surface, operator: Operator, flops: float, bandwidth: float) -> Array:
+    """Seconds of one launch on a roofline of `flops` and `bandwidth`."""
+    padding = 1.0 + found.pad_rows / np.maximum(operator.rows, 1e-9)
+    starved = 1.0 + found.half_parallel / np.maximum(operator.parallel, 1e-9)
+    compute = operator.flops / (flops * found.compute) * padding
+    memory = operator.bytes / (bandwidth * found.memory) * starved
+    serial = found.serial * operator.depth
+    # Scaled by the largest bound, so that powers neither overflow nor vanish.
+    top = np.maximum(np.maximum(compute, memory), np.maximum(serial, 1e-30))
+    power = found.sharpness
+    bend = (compute / top) ** power + (memory / top) ** power + (serial / top) ** power
+    return np.asarray(found.launch + top * bend ** (1.0 / power))
 
 
 @cache

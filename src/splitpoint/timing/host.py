@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.pricing.engines import decode_sizes
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array
 
@@ -46,29 +47,18 @@ def gap(engine: Engine, sequences: Array) -> Array:
     return np.asarray(speed.gap + speed.gap_sequence * sequences)
 
 
-def capture_sizes(engine: Engine) -> tuple[int, ...]:
-    """Token counts that the engine captures graphs for: 1, 2, 4, 8, then by 8 to 256, then by 16
-    (vLLM's default list) up to `max_graph`; whole drafted sequences only."""
-    top = engine.max_graph or 0
-    sizes = [1, 2, 4, *range(8, 256, 8), *range(256, top + 1, 16)]
-    return tuple(size for size in sizes if size <= top)
-
-
 def padded(engine: Engine, sequences: Array) -> Array:
-    """Decoding sequences as the engine runs them: padded up to the next captured size; past the
-    largest (or without graphs) as they are."""
-    if not engine.graphs:
-        return sequences
-    own = 1 + engine.drafts
-    sizes = np.unique([-(-size // own) for size in capture_sizes(engine) if size >= own])
+    """Decoding sequences as a resolved engine runs them: padded up to the next captured size;
+    past the largest (or without graphs) as they are."""
+    sizes = np.array(decode_sizes(engine), dtype=np.float64) / (1 + engine.drafts)
     if not len(sizes):
         return sequences
     index = np.searchsorted(sizes, sequences)
     inside = index < len(sizes)
-    return np.where(inside, sizes[np.minimum(index, len(sizes) - 1)], sequences).astype(np.float64)
+    return np.where(inside, sizes[np.minimum(index, len(sizes) - 1)], sequences)
 
 
-def launch_floor(engine: Engine, step_tokens: Array, kernels: float, *, decode: bool) -> Array:
+def launch_floor(engine: Engine, step_tokens: Array, kernels: float) -> Array:
     """Seconds in which the host launches a step's kernels; 0 where a graph replays them."""
     eager = np.full(step_tokens.shape, host_speed(engine).launch * kernels)
     if not engine.graphs or not engine.max_graph:

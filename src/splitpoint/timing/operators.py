@@ -93,9 +93,10 @@ class Batch(Record, frozen=True, kw_only=True):
 class Operator(Record, frozen=True, kw_only=True):
     """One kernel, launched `count` times per step with the same shape on one rank.
 
-    `rows` is its independent parallelism: rows of a matrix product, rows per touched expert, or
-    sequences of a decode attention. `width` x `depth` is the weight matrix (heads x head size for
-    attention), `groups` how many of them (touched experts).
+    What its speed depends on beside FLOPs and bytes: `rows` that share one read of an operand
+    (tokens of a matrix product, tokens per touched expert, queries per key-value head),
+    `parallel` pieces that fill the GPU (columns, heads x sequences), and `depth`: the length of
+    the sum inside one tile of a product, the exponentials of an attention.
     """
 
     name: str
@@ -104,9 +105,8 @@ class Operator(Record, frozen=True, kw_only=True):
     flops: Array
     bytes: Array
     rows: Array
-    width: float = 1.0
-    depth: float = 1.0
-    groups: Array | float = 1.0
+    parallel: Array
+    depth: Array | float = 0.0
     count: int = 1
 
 
@@ -185,7 +185,7 @@ def matmul(
             0.0,
         ),
         rows=rows,
-        width=width,
+        parallel=np.full_like(rows, width),
         depth=depth,
         count=count,
     )
@@ -199,7 +199,8 @@ def vector(name: str, elements: Array, passes: float) -> Operator:
         dtype="bf16",
         flops=elements * passes,
         bytes=elements * passes * HIDDEN_BYTES,
-        rows=elements,
+        rows=np.ones_like(elements),
+        parallel=elements,
     )
 
 
@@ -273,9 +274,10 @@ def _attention(
     if mixer.indexer is not None:
         kind, bound = "sparse", mixer.indexer.topk
         result += _indexer(mixer.indexer, model.hidden, model.hidden, weights, engine, batch)
-    result += _attend(
+    result += attend(
         kind,
         heads=heads,
+        kv_heads=kv_heads,
         score_dim=mixer.head_dim,
         value_dim=mixer.value_dim,
         cached=kv_heads * (mixer.head_dim + mixer.value_dim),
@@ -292,13 +294,14 @@ def _attention(
     return result
 
 
-def _attend(
+def attend(
     kind: Literal["attention", "sparse"],
     *,
     heads: int,
+    kv_heads: int,
     score_dim: int,
     value_dim: int,
-    cached: float,
+    cached: int,
     dtype: Dtype,
     batch: Batch,
     drafts: int,
@@ -316,12 +319,12 @@ def _attend(
         Operator(
             name=f"prefill_{kind}",
             kind=f"prefill_{kind}",  # type: ignore[arg-type]
-            dtype="bf16",
+            dtype=dtype,
             flops=pairs * pair,
             bytes=pairs * read / QUERY_TILE,
             rows=batch.prefill,
-            width=heads,
-            depth=score_dim,
+            parallel=batch.prefill * heads,
+            depth=pairs * heads,
         ),
         Operator(
             name=f"decode_{kind}",
@@ -329,9 +332,9 @@ def _attend(
             dtype=dtype,
             flops=context * pair * (1 + drafts),
             bytes=context * read,
-            rows=batch.decode,
-            width=cached / (score_dim + value_dim),
-            depth=score_dim,
+            rows=np.full_like(batch.decode, heads / kv_heads * (1 + drafts)),
+            parallel=batch.decode * kv_heads,
+            depth=context * heads * (1 + drafts),
         ),
     ]
 
@@ -372,9 +375,10 @@ def _latent(
     if mixer.indexer is not None:
         depth = mixer.q_rank or model.hidden
         result += _indexer(mixer.indexer, depth, model.hidden, weights, engine, batch)
-        result += _attend(
+        result += attend(
             "sparse",
             heads=heads,
+            kv_heads=1,
             score_dim=latent,
             value_dim=mixer.kv_rank,
             cached=latent,
@@ -398,8 +402,8 @@ def _latent(
                 flops=batch.pairs * (split + again),
                 bytes=batch.pairs * up * HIDDEN_BYTES / QUERY_TILE,
                 rows=batch.prefill,
-                width=heads,
-                depth=mixer.nope_dim + mixer.rope_dim,
+                parallel=batch.prefill * heads,
+                depth=batch.pairs * heads,
             ),
             Operator(
                 name="decode_latent",
@@ -407,9 +411,9 @@ def _latent(
                 dtype=dtype,
                 flops=batch.context * pair * (1 + engine.drafts),
                 bytes=batch.context * latent * STORED_BYTES[dtype],
-                rows=batch.decode,
-                width=heads,
-                depth=latent,
+                rows=np.full_like(batch.decode, heads * (1.0 + engine.drafts)),
+                parallel=batch.decode,
+                depth=batch.context * heads * (1 + engine.drafts),
             ),
         ]
     result.append(
@@ -437,8 +441,7 @@ def _indexer(
             # A float score per pair is written and read by the selection.
             bytes=batch.pairs * (8.0 + indexer.dim / QUERY_TILE),
             rows=batch.prefill,
-            width=indexer.heads,
-            depth=indexer.dim,
+            parallel=batch.prefill,
         ),
         Operator(
             name="indexer.decode",
@@ -446,9 +449,8 @@ def _indexer(
             dtype="fp8",
             flops=batch.context * score * (1 + engine.drafts),
             bytes=batch.context * (indexer.dim + 8.0 * (1 + engine.drafts)),
-            rows=batch.decode,
-            width=indexer.heads,
-            depth=indexer.dim,
+            rows=np.full_like(batch.decode, 1.0 + engine.drafts),
+            parallel=batch.decode,
         ),
     ]
 
@@ -484,18 +486,19 @@ def _compressed(
         )
         if mixer.indexer is not None:
             result += _indexer(mixer.indexer, mixer.q_rank, model.hidden, weights, engine, older)
-    attend = {
+    shape = {
         "heads": heads,
+        "kv_heads": 1,
         "score_dim": mixer.head_dim,
         "value_dim": mixer.head_dim,
         "cached": mixer.head_dim,
         "dtype": kv_dtype_of(model, engine),
         "drafts": engine.drafts,
     }
-    result += _attend("sparse", batch=batch, bound=mixer.window, **attend)  # type: ignore[arg-type]
+    result += attend("sparse", batch=batch, bound=mixer.window, **shape)  # type: ignore[arg-type]
     if mixer.ratio:
         bound = mixer.indexer.topk if mixer.indexer is not None else 0
-        result += _attend("sparse", batch=older, bound=bound, **attend)  # type: ignore[arg-type]
+        result += attend("sparse", batch=older, bound=bound, **shape)  # type: ignore[arg-type]
     result += [
         matmul(
             "compressed.out_a", new, width / groups, groups * mixer.o_rank, _out(model, weights)
@@ -520,7 +523,7 @@ def _state(
     conv = channels * mixer.conv_kernel
     result = [
         matmul("state.in", new, model.hidden, _state_width(mixer, heads, channels, inner), weights),
-        vector("state.conv", new * channels, 2 + mixer.conv_kernel),
+        vector("state.conv", new * channels, 2),
     ]
     if mixer.kind == "mamba1":
         state_size = mixer.heads * mixer.rows * mixer.columns / mixer.conv_channels
@@ -539,12 +542,11 @@ def _state(
                 name="prefill_state",
                 kind="prefill_state",
                 dtype="bf16",
-                flops=batch.prefill * _chunk_flops(mixer, heads),
+                flops=batch.prefill * chunk_flops(mixer, heads),
                 # A chunk writes its state and the output pass reads it back.
                 bytes=batch.prefill * (vectors + 2 * state / STATE_CHUNK),
                 rows=batch.prefill,
-                width=heads,
-                depth=mixer.rows,
+                parallel=np.full_like(batch.prefill, heads),
             ),
             Operator(
                 name="decode_state",
@@ -554,9 +556,8 @@ def _state(
                 flops=batch.decode * verified * 8.0 * elements,
                 bytes=batch.decode
                 * (state * (1 + verified) + verified * vectors + 2 * conv * HIDDEN_BYTES),
-                rows=batch.decode,
-                width=heads,
-                depth=mixer.rows,
+                rows=np.full_like(batch.decode, 1.0 + engine.drafts),
+                parallel=batch.decode * heads,
             ),
         ]
     result += [
@@ -592,7 +593,7 @@ def _state_width(mixer: LinearState, heads: int, channels: float, inner: float) 
     return 3 * channels
 
 
-def _chunk_flops(mixer: LinearState, heads: int) -> float:
+def chunk_flops(mixer: LinearState, heads: int) -> float:
     """FLOPs a token of the chunked form, chunk C: scores and (delta rule) the triangular solve
     2C x (2 rows + rows + 2 columns) + 3 products with the state 2 x rows x columns."""
     chunk, rows, columns = STATE_CHUNK, mixer.rows, mixer.columns
@@ -634,6 +635,42 @@ def imbalance(pairs: Array, ranks: int) -> Array:
     return np.asarray(np.minimum(1.0 + np.sqrt(2.0 * np.log(ranks) / mean), float(ranks)))
 
 
+def grouped(
+    pairs: Array, listed: Array, reached: Array, dim: float, width: float, matrices: int, by: Stored
+) -> Operator:
+    """Grouped products of (token, expert) `pairs` over the `reached` experts of one rank:
+    2 x pairs x dim x width x (matrices in + 1 out) FLOPs, each reached expert read once.
+    `listed` pairs have a row in the buffer that is summed per token, here or elsewhere computed.
+    """
+    return Operator(
+        name="experts",
+        kind="experts",
+        dtype=by.dtype,
+        flops=2.0 * pairs * dim * width * (matrices + 1),
+        bytes=reached * dim * width * (matrices + 1) * by.bytes
+        + pairs
+        * (
+            dim * ACTIVATION_BYTES[by.dtype]
+            + width * (matrices * HIDDEN_BYTES * 2 + ACTIVATION_BYTES[by.dtype])
+        )
+        + listed * dim * HIDDEN_BYTES * 2,
+        rows=pairs / np.maximum(reached, 1e-9),
+        parallel=reached * width,
+        depth=dim,
+    )
+
+
+def exchanged(ffn: Experts, topology: Topology) -> bool:
+    """Whether tokens are sent to their experts' ranks one by one rather than gathered on all.
+
+    Assumed: where that moves at most half of the bytes; below, engines keep their default of
+    all-gather and reduce-scatter (vLLM 0.32, `--all2all-backend`).
+    """
+    ranks = topology.tp * topology.dp
+    distinct = ranks * (1.0 - (1.0 - 1.0 / ranks) ** ffn.active)
+    return topology.dp > 1 and topology.ep > 1 and distinct / topology.tp <= topology.dp / 2
+
+
 def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list[Operator]:
     """Router on every rank, then the experts: cut by tp x dp like any matrix, or whole experts
     per rank (ep), which then serve the tokens of all dp ranks."""
@@ -641,34 +678,21 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
     pairs = routed * ffn.active
     reached = touched(ffn.count, ffn.active, routed)
     width = ffn.width / (topology.tp * topology.dp)
+    listed = pairs
     if topology.ep > 1:
         pairs = pairs / topology.ep * imbalance(pairs, topology.ep)
         reached = np.minimum(reached / topology.ep, np.maximum(pairs, 1e-9))
         width = ffn.width
+    if exchanged(ffn, topology):
+        listed = pairs
     dim = ffn.latent_dim or model.hidden
     matrices = 2 if ffn.gated else 1
     dtype = model.weights.experts
     shared = stored(model.weights.shared_experts, model.weights)
-    weight = stored(dtype, model.weights).bytes
     result = [
         matmul("experts.router", new, model.hidden, ffn.count, BF16),
         vector("experts.route", new * ffn.count + pairs * dim, 3),
-        Operator(
-            name="experts",
-            kind="experts",
-            dtype=dtype,
-            flops=2.0 * pairs * dim * width * (matrices + 1),
-            bytes=reached * dim * width * (matrices + 1) * weight
-            + pairs
-            * (
-                dim * (ACTIVATION_BYTES[dtype] + HIDDEN_BYTES)
-                + width * (matrices * HIDDEN_BYTES * 2 + ACTIVATION_BYTES[dtype])
-            ),
-            rows=pairs / np.maximum(reached, 1e-9),
-            width=width,
-            depth=dim,
-            groups=reached,
-        ),
+        grouped(pairs, listed, reached, dim, width, matrices, stored(dtype, model.weights)),
     ]
     if ffn.latent_dim is not None:
         result += [
@@ -676,7 +700,12 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
             matmul("experts.out_of_latent", new, dim, model.hidden, shared),
         ]
     if ffn.shared_width:
-        result += _mlp("shared", ffn.shared_width, ffn.gated, model, topology, new)
+        # With whole experts and tp and dp both above one, vLLM deals a group's tokens out to its
+        # ranks for the whole block, and each keeps the shared experts whole.
+        dealt = topology.ep > 1 and topology.tp > 1 and topology.dp > 1
+        own = replace(topology, tp=1) if dealt else topology
+        part = new / topology.tp if dealt else new
+        result += _mlp("shared", ffn.shared_width, ffn.gated, model, own, part)
     if ffn.dense_width:
         result += _mlp("mlp", ffn.dense_width, ffn.gated, model, topology, new)
     return result

@@ -1,0 +1,170 @@
+"""Fit the speeds of facts/efficiency/links.toml to measured collectives, and print their errors.
+
+The tables are those of the `aic` extra's package (aiconfigurator-core, NVIDIA, Apache-2.0); only
+fitted coefficients are shipped. Links that no table covers keep the assumed entries below.
+Run: python -m benchmarks.fit_links [--write FOLDER]
+"""
+
+import argparse
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from benchmarks.fit_efficiency import GPUS
+from splitpoint.inputs import facts
+from splitpoint.timing.collectives import LinkSpeed, Pattern, message_seconds
+from splitpoint.timing.operators import Array
+
+PATTERNS: dict[str, Pattern] = {
+    "all_reduce": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "all_to_all",
+}
+# The GPU whose tables speak for its architecture's inside link.
+SPEAKERS = ("A100 SXM 80GB", "H200", "L40S", "RTX PRO 6000 Server", "B200", "GB300")
+# Messages of a step: from one token's hidden states to a full token budget's.
+SIZES = (4096, 512 * 1024**2)
+ASSUMED = (
+    LinkSpeed(
+        kind="nvlink",
+        base=8e-6,
+        hop=1e-6,
+        share=0.6,
+        origin="assumed: as nvswitch of the same generation, without a switch",
+    ),
+    LinkSpeed(
+        kind="xgmi",
+        base=10e-6,
+        hop=1e-6,
+        share=0.6,
+        origin="assumed: as nvswitch; no table covers it",
+    ),
+    LinkSpeed(
+        kind="ib",
+        base=20e-6,
+        hop=2e-6,
+        share=0.8,
+        origin="assumed: NCCL over RDMA with one port a GPU",
+    ),
+    LinkSpeed(
+        kind="roce",
+        base=20e-6,
+        hop=2e-6,
+        share=0.75,
+        origin="assumed: as ib, with congestion",
+    ),
+    LinkSpeed(
+        kind="ethernet",
+        base=50e-6,
+        hop=5e-6,
+        share=0.6,
+        origin="assumed: NCCL over TCP",
+    ),
+)
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """Rows (pattern, ranks, bytes, seconds): NCCL's newest version, and for all-reduce the faster
+    of it and the engine's own kernel, which is what engines switch between by size."""
+    nccl = pd.read_parquet(_newest(folder.glob("nccl/*/nccl_perf.parquet")))
+    nccl = nccl[nccl.nccl_dtype == "half"].rename(columns={"op_name": "pattern"})
+    custom = pd.read_parquet(_newest(folder.glob("vllm/*/custom_allreduce_perf.parquet")))
+    custom = custom[custom.kernel_source.str.contains("graph")].assign(pattern="all_reduce")
+    rows = pd.concat([nccl, custom])
+    # Sizes count elements of two bytes.
+    rows = rows.assign(bytes=rows.message_size * 2.0, seconds=rows.latency / 1e3)
+    rows = rows[rows.bytes.between(*SIZES)]
+    fastest = rows.groupby(["pattern", "num_gpus", "bytes"], as_index=False).seconds.min()
+    return fastest.assign(pattern=fastest.pattern.map(PATTERNS))
+
+
+def fit(rows: pd.DataFrame, pattern: Pattern, name: str) -> LinkSpeed:
+    """The entry that fits the even rows best in log error, and its error on the odd ones."""
+    from scipy.optimize import least_squares
+
+    gpu = facts.gpu(name)
+    size, ranks, seconds = (rows[c].to_numpy(float) for c in ("bytes", "num_gpus", "seconds"))
+    odd = np.array(
+        [
+            zlib.crc32(f"{pattern}|{r:.0f}|{b:.0f}".encode()) % 2
+            for r, b in zip(ranks, size, strict=True)
+        ]
+    ).astype(bool)
+    shared = gpu.inside.kind == "pcie"
+
+    def speed(logs: Array) -> LinkSpeed:
+        base, hop, share, crowding = np.exp(logs).tolist()
+        return LinkSpeed(
+            kind=gpu.inside.kind,
+            architecture=gpu.architecture,
+            pattern=pattern,
+            base=float(f"{base:.3g}"),
+            hop=float(f"{hop:.3g}"),
+            share=float(f"{share:.3g}"),
+            crowding=float(f"{crowding:.3g}") if shared else 0.0,
+            origin="fitted",
+        )
+
+    def residuals(logs: Array) -> Array:
+        guess = message_seconds(speed(logs), pattern, size, ranks, gpu.inside.bandwidth)  # type: ignore[arg-type]
+        return np.asarray(np.log(guess / seconds))
+
+    best = least_squares(
+        lambda logs: residuals(logs)[~odd],
+        np.log([8e-6, 1e-6, 0.6, 0.5]),
+        bounds=(np.log([1e-6, 1e-9, 0.05, 1e-3]), np.log([1e-4, 1e-4, 1.0, 3.0])),
+        loss="soft_l1",
+        f_scale=0.1,
+        diff_step=1e-2,
+    )
+    error = np.abs(np.expm1(residuals(best.x)[odd]))
+    return msgspec.structs.replace(
+        speed(best.x),
+        samples=int((~odd).sum()),
+        error_median=round(float(np.median(error)), 3),
+        error_p90=round(float(np.quantile(error, 0.9)), 3),
+        origin=f"fitted: collectives on {name}, aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0)",
+    )
+
+
+def main() -> int:
+    """Fit every link that has tables; print the errors, and write the file if asked."""
+    import aiconfigurator_core
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", type=Path, help="folder of links.toml")
+    options = parser.parse_args()
+    data = Path(aiconfigurator_core.__file__).parent / "systems" / "data"
+    speeds = []
+    for name in SPEAKERS:
+        rows = measured(data / GPUS[name] / "comm")
+        for pattern, group in rows.groupby("pattern"):
+            found = fit(group, pattern, name)
+            print(f"{name:20}", found)
+            speeds.append(found)
+    lines = ["# Written by benchmarks/fit_links.py; a later entry never replaces a nearer one."]
+    for entry in (*speeds, *ASSUMED):
+        lines.append("\n[[links]]")
+        fields = msgspec.to_builtins(entry)
+        lines += [
+            f"{k} = {v!r}" if not isinstance(v, str) else f'{k} = "{v}"'
+            for k, v in fields.items()
+            if v is not None
+        ]
+    if options.write is not None:
+        (options.write / "links.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return 0
+
+
+def _newest(files: Iterable[Path]) -> Path:
+    return max(files, key=lambda f: [int(d) for d in f.parent.name.split(".") if d.isdigit()])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""A StepCurve is the operator sum at every point of its tables, and keeps the laws of steps."""
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.model import Indexer, Latent, Layer, LinearState, Model
+from splitpoint.timing import host
+from splitpoint.timing.bake import gpu_seconds, step_curve
+from splitpoint.timing.curve import PICO
+from tests.timing.worlds import ATTENTION, DENSE, ENGINE, GPU, MOE, batch
+
+ONE = Topology()
+HYBRID = replace(
+    DENSE,
+    layers=(
+        *DENSE.layers[:1] * 2,
+        Layer(mixer=replace(ATTENTION, window=64), ffn=None),
+        Layer(
+            mixer=LinearState(
+                kind="gdn",
+                heads=8,
+                rows=16,
+                columns=16,
+                conv_channels=256,
+                conv_kernel=4,
+                key_heads=4,
+            ),
+            ffn=None,
+        ),
+        Layer(
+            mixer=Latent(
+                heads=8,
+                kv_rank=64,
+                nope_dim=16,
+                rope_dim=8,
+                value_dim=16,
+                indexer=Indexer(heads=4, dim=16, topk=128),
+            ),
+            ffn=None,
+        ),
+        Layer(mixer=Latent(heads=8, kv_rank=64, nope_dim=16, rope_dim=8, value_dim=16), ffn=None),
+    ),
+)
+MODELS = [DENSE, MOE, HYBRID]
+TOPOLOGIES = [ONE, Topology(tp=4), Topology(pp=2), Topology(tp=2, dp=2, ep=4)]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
+@pytest.mark.parametrize("topology", TOPOLOGIES[:2], ids=str)
+def test_a_decode_step_is_its_operators_at_any_context_past_the_windows(
+    model: Model, topology: Topology
+) -> None:
+    curve = step_curve(model, GPU, topology, ENGINE)
+    for n in (1, 2, 16, 32):  # captured sizes: no padding
+        for length in (128, 1000, 50_000):
+            step = batch(decode=n, context=n * length, rows=n)
+            gap = host.gap(ENGINE, np.array([float(n)]))[0]
+            exact = gpu_seconds(model, GPU, topology, ENGINE, step)[0] + gap
+            table = (curve.decode[n] + curve.decode_context[n] * n * length) * PICO
+            # A slope is whole picoseconds a token.
+            assert table == pytest.approx(exact, abs=n * length * PICO, rel=1e-6)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
+def test_a_prefill_step_is_its_operators_at_any_number_of_pairs(model: Model) -> None:
+    curve = step_curve(model, GPU, ONE, ENGINE)
+    new = 256
+    for length in (128, 1000, 50_000):
+        step = batch(prefill=new, pairs=new * length, rows=1)
+        gap = host.gap(ENGINE, np.ones(1))[0]
+        exact = gpu_seconds(model, GPU, ONE, ENGINE, step)[0] + gap
+        floor = host.launch_floor(ENGINE, np.array([new + 0.0]), 0.0)[0]
+        assert floor == 0.0
+        table = (curve.mixed[new] + curve.prefill_pair * new * length) * PICO
+        eager = host.host_speed(ENGINE).launch * 1e3
+        assert table == pytest.approx(exact, abs=new * length * PICO + eager, rel=1e-6)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    model=st.sampled_from(MODELS),
+    topology=st.sampled_from(TOPOLOGIES),
+    drafts=st.integers(0, 3),
+    graphs=st.booleans(),
+)
+def test_more_tokens_are_never_faster(
+    model: Model, topology: Topology, drafts: int, graphs: bool
+) -> None:
+    engine = replace(ENGINE, drafts=drafts, graphs=graphs)
+    curve = step_curve(model, GPU, topology, engine)
+    assert len(curve.decode) == 33 and len(curve.mixed) == 257
+    assert (np.diff(curve.decode) >= 0).all()
+    assert (np.diff(curve.mixed) >= 0).all()
+    # One more sequence with a context of its own makes the whole context term dearer (stages of a
+    # pipeline share sequences out, so there only whole rounds compare).
+    n = np.arange(topology.pp, 33, topology.pp)
+    assert (np.diff(curve.decode_context[n] * n) >= -n[1:]).all()
+    assert curve.prefill_pair > 0 and curve.drafts == drafts
+
+
+def test_decode_pads_to_captured_sizes_and_runs_eager_past_them() -> None:
+    engine = replace(ENGINE, max_seqs=100, max_graph=64)
+    curve = step_curve(DENSE, GPU, ONE, engine)
+    work = curve.decode[1:] * PICO - host.gap(engine, np.arange(1.0, 101.0))
+    assert work[8] == pytest.approx(work[15], rel=1e-6)  # 9 to 16 sequences run as 16
+    assert work[15] < work[16]
+    eager = host.host_speed(engine).launch
+    assert work[64] > 4 * 8 * eager  # dozens of launches one by one
+
+
+def test_pages_of_drafts_pad_in_whole_sequences() -> None:
+    engine = replace(ENGINE, drafts=3)
+    padded = host.padded(engine, np.array([1.0, 5.0, 16.0, 17.0]))
+    assert padded.tolist() == [1.0, 6.0, 16.0, 17.0]
+
+
+def test_synchronous_scheduling_shows_its_gap() -> None:
+    fast = step_curve(DENSE, GPU, ONE, ENGINE)
+    slow = step_curve(DENSE, GPU, ONE, replace(ENGINE, async_scheduling=False))
+    speed = host.host_speed(ENGINE)
+    gap = speed.gap + 8 * speed.gap_sequence - speed.gap_async - 8 * speed.gap_sequence_async
+    assert (slow.decode[8] - fast.decode[8]) * PICO == pytest.approx(gap, rel=1e-3)
+
+
+def test_twice_the_machine_takes_half_the_time_where_nothing_waits() -> None:
+    twice = replace(
+        GPU,
+        bandwidth=2 * GPU.bandwidth,
+        flops=replace(GPU.flops, bf16=2 * GPU.flops.bf16, fp8=4e14),
+    )
+    big = replace(DENSE, hidden=8192, layers=DENSE.layers[:1], vocab=100_000)
+    slow = step_curve(big, GPU, ONE, ENGINE)
+    fast = step_curve(big, twice, ONE, ENGINE)
+    assert fast.prefill_pair == pytest.approx(slow.prefill_pair / 2, abs=1)
+    assert fast.decode_context[32] == pytest.approx(slow.decode_context[32] / 2, abs=1)
+    assert slow.mixed[256] / 2 < fast.mixed[256] < slow.mixed[256]
+
+
+def test_a_pipeline_halves_what_a_stage_does_and_takes_both() -> None:
+    engine = replace(ENGINE, batched_tokens=16384)
+    whole = step_curve(DENSE, GPU, ONE, engine)
+    piped = step_curve(DENSE, GPU, Topology(pp=2), engine)
+    # A lone sequence passes both stages: no faster than one GPU, and dearer by the hand-over.
+    assert piped.decode[1] > whole.decode[1] * 0.99
+    assert piped.decode_context[1] == pytest.approx(whole.decode_context[1], abs=2)
+    assert piped.prefill_pair == pytest.approx(whole.prefill_pair / 2, rel=0.1, abs=1)
+
+
+def test_a_curve_bakes_fast_enough_for_a_search() -> None:
+    engine = Engine(
+        max_seqs=1024, batched_tokens=16384, max_graph=512, max_len=32768, block_size=16
+    )
+    start = time.process_time()
+    step_curve(HYBRID, GPU, Topology(tp=4), engine)
+    assert time.process_time() - start < 1.0
+
+
+def test_an_unresolved_engine_is_a_fault_of_ours() -> None:
+    with pytest.raises(AssertionError):
+        step_curve(DENSE, GPU, ONE, Engine())

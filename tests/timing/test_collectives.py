@@ -1,0 +1,107 @@
+"""Messages of a step by hand, and the time they take on their links."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.timing.collectives import (
+    Exchange,
+    LinkSpeed,
+    Pattern,
+    link_speed,
+    message_seconds,
+    seconds,
+    stage_exchanges,
+)
+from splitpoint.timing.operators import exchanged
+from tests.timing.worlds import DENSE, ENGINE, GPU, MOE, batch
+
+STEP = batch(decode=8, context=800, rows=8)
+SPEED = LinkSpeed(kind="nvswitch", base=5e-6, hop=1e-6, share=0.5, origin="assumed: a test")
+
+
+def sent(model: object, topology: Topology) -> dict[str, Exchange]:
+    found = stage_exchanges(model.layers, model, topology, ENGINE, STEP)  # type: ignore[attr-defined,arg-type]
+    return {e.name: e for e in found}
+
+
+def test_one_gpu_sends_nothing() -> None:
+    assert sent(DENSE, Topology()) == {}
+
+
+def test_tensor_parallel_ranks_sum_both_halves_of_every_layer() -> None:
+    found = sent(DENSE, Topology(tp=4))
+    assert {name: e.count for name, e in found.items()} == {"mixer.sum": 4, "mlp.sum": 4}
+    assert found["mixer.sum"].bytes[0] == 8 * 128 * 2
+
+
+def test_experts_of_one_data_rank_are_summed_like_any_matrix() -> None:
+    found = sent(MOE, Topology(tp=4, ep=4))
+    assert {name: e.ranks for name, e in found.items()} == {"mixer.sum": 4, "experts.sum": 4}
+
+
+def test_few_ranks_gather_tokens_and_many_send_them() -> None:
+    few = sent(MOE, Topology(dp=2, ep=2))
+    assert set(few) == {"experts.gather", "experts.scatter"}
+    assert few["experts.gather"].bytes[0] == 8 * 2 * 128 * 2
+    many = sent(MOE, Topology(dp=8, ep=8))
+    assert set(many) == {"experts.dispatch", "experts.combine"}
+    # Two of eight ranks, now and then the same one.
+    distinct = 8 * (1 - (7 / 8) ** 2)
+    assert distinct <= 4
+    assert many["experts.combine"].bytes[0] == pytest.approx(8 * distinct * 128 * 2)
+    assert exchanged(MOE.layers[0].ffn, Topology(dp=8, ep=8))  # type: ignore[arg-type]
+
+
+def test_stages_hand_hidden_states_and_residuals_on() -> None:
+    found = sent(DENSE, Topology(tp=2, pp=2))
+    assert found["stage.send"].bytes[0] == 2 * 8 * 128 * 2 / 2
+
+
+@pytest.mark.parametrize(
+    ("pattern", "travel"),
+    [("all_reduce", 1.75), ("all_gather", 0.875), ("all_to_all", 0.875), ("send", 1.0)],
+)
+def test_a_message_by_hand(pattern: Pattern, travel: float) -> None:
+    taken = message_seconds(SPEED, pattern, np.array([1e9]), 8, 4e11)
+    assert taken[0] == pytest.approx(5e-6 + 7e-6 + 1e9 * travel / 2e11)
+
+
+def test_a_shared_bus_crowds() -> None:
+    bus = replace(SPEED, crowding=1.0)
+    pair = message_seconds(bus, "send", np.array([1e9]), 2, 4e11)
+    four = message_seconds(bus, "send", np.array([1e9]), 4, 4e11)
+    assert four[0] - 3e-6 - 5e-6 == pytest.approx(2 * (pair[0] - 1e-6 - 5e-6))
+
+
+@given(size=st.floats(1.0, 1e9), ranks=st.sampled_from([2, 4, 8]))
+def test_leaving_the_domain_is_never_faster(size: float, ranks: int) -> None:
+    exchange = Exchange(name="x", pattern="all_reduce", bytes=np.array([size]), ranks=ranks)
+    near = seconds(exchange, GPU)[0]
+    far = seconds(exchange, replace(GPU, domain=1))[0]
+    assert 0 < near < far
+
+
+def test_a_hierarchy_sends_each_part_once_over_the_network() -> None:
+    exchange = Exchange(name="x", pattern="all_gather", bytes=np.array([1e9]), ranks=16)
+    outside = link_speed(GPU.outside, "hopper", "all_gather")
+    inside = link_speed(GPU.inside, "hopper", "all_gather")
+    by_hand = message_seconds(outside, "all_gather", np.array([1e9 / 8]), 2, 5e10)[0]
+    by_hand += message_seconds(inside, "all_gather", np.array([1e9]), 8, 4e11)[0]
+    assert seconds(exchange, GPU)[0] == pytest.approx(by_hand)
+
+
+@pytest.mark.parametrize(
+    "kind", ["nvlink", "nvswitch", "mnnvl", "xgmi", "pcie", "ib", "roce", "ethernet"]
+)
+def test_every_kind_of_link_has_a_speed_with_an_origin(kind: str) -> None:
+    link = replace(GPU.inside, kind=kind)
+    for pattern in get_args(Pattern):
+        found = link_speed(link, "hopper", pattern)
+        assert found.kind == kind and 0 < found.share <= 1 and found.base > 0
+        assert found.origin.split(":")[0] in ("fitted", "assumed")

@@ -1,0 +1,61 @@
+"""The link between pools: which one, how wide, and how long one transfer takes."""
+
+import pytest
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Topology
+from splitpoint.timing.transfer import NETWORKS, link, transfer_seconds
+from tests.timing.worlds import GPU
+
+ONE = Topology()
+
+
+def test_pools_that_fit_one_domain_meet_inside_it() -> None:
+    near = link(GPU, Topology(tp=4), Topology(tp=4), bytes_per_token=1e5)
+    far = link(GPU, Topology(tp=4), Topology(tp=8), bytes_per_token=1e5)
+    assert near.bandwidth == 4 * 4e11 * NETWORKS["nvlink"].share
+    assert far.bandwidth == 4 * 5e10 * NETWORKS["ib"].share
+    assert near.origin.startswith("nvlink") and far.origin.startswith("ib")
+
+
+def test_the_whole_deployment_decides_where_its_pools_meet() -> None:
+    assert link(GPU, ONE, ONE, bytes_per_token=1e5, gpus=16).origin.startswith("ib")
+
+
+def test_the_narrower_side_is_the_width_and_data_ranks_do_not_widen_it() -> None:
+    wide = link(GPU, Topology(tp=2, pp=2), Topology(tp=2), bytes_per_token=1e5)
+    assert wide.bandwidth == 2 * 4e11 * NETWORKS["nvlink"].share
+    ranks = link(GPU, Topology(dp=4, ep=4), Topology(dp=4, ep=4), bytes_per_token=1e5)
+    assert ranks.bandwidth == 4e11 * NETWORKS["nvlink"].share
+
+
+def test_a_given_bandwidth_is_taken_as_it_is() -> None:
+    spec = link(GPU, ONE, ONE, bytes_per_token=1e5, bandwidth=1e9)
+    assert spec.bandwidth == 1e9 and spec.origin.startswith("given")
+    with pytest.raises(PlanError, match="transfer_bandwidth: 0 is not above zero"):
+        link(GPU, ONE, ONE, bytes_per_token=1e5, bandwidth=0)
+    with pytest.raises(PlanError, match="transfer_bandwidth: nan"):
+        link(GPU, ONE, ONE, bytes_per_token=1e5, bandwidth=float("nan"))
+
+
+def test_a_transfer_by_hand() -> None:
+    spec = link(
+        GPU,
+        ONE,
+        ONE,
+        bytes_per_token=98304.0,
+        fixed_bytes=1e6,
+        descriptors_per_block=2.0,
+        gpus=16,
+        network="tcp",
+    )
+    tcp = NETWORKS["tcp"]
+    by_hand = 4e-6 + tcp.latency + 100 * 2 * tcp.per_descriptor
+    by_hand += (98304 * 1600 + 1e6) / (5e10 * tcp.share)
+    assert transfer_seconds(spec, 1600, 100) == pytest.approx(by_hand)
+
+
+def test_every_network_states_its_origin() -> None:
+    for speed in NETWORKS.values():
+        assert speed.origin.split(":")[0] in ("published", "measured", "assumed")
+        assert 0 < speed.share <= 1
