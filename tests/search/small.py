@@ -25,8 +25,11 @@ def h20() -> Gpu:
     return gpu("H20")
 
 
+ONE = Topology()
+
+
 @cache
-def ready(topology: Topology = Topology(), budget: int = 2048, drafts: int = 0) -> Instance:
+def ready(topology: Topology = ONE, budget: int = 2048, drafts: int = 0) -> Instance:
     """An instance of few sequences, quick to bake and to simulate."""
     engine = Engine(max_seqs=64, batched_tokens=budget, max_len=16384, drafts=drafts)
     held = holding(model(), h20(), topology, engine, kv_pool_gib=None)

@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.workload import Slo
+from splitpoint.search.loads import Load
 from splitpoint.search.match import PER_ARM, Matched, matched
 from splitpoint.search.phases import decode_pace, prefill_rate
 from tests.search import small
@@ -12,14 +13,13 @@ from tests.search import small
 SLO = Slo(ttft_s=5.0, tpot_s=0.05)
 
 
-def match(rate: float = 4.0, gpus: int = 8, all_gpus: bool = True, **shape: int) -> Matched:
+def match(load: Load, *, all_gpus: bool = True) -> Matched:
     instances = [small.ready(), small.ready(Topology(tp=2))]
-    load = small.load(rate, **shape)
-    return matched(load, SLO, mixed=instances, apart=instances, gpus=gpus, all_gpus=all_gpus)
+    return matched(load, SLO, mixed=instances, apart=instances, gpus=8, all_gpus=all_gpus)
 
 
 def test_both_arms_are_chosen_on_all_gpus() -> None:
-    found = match().chosen
+    found = match(small.load()).chosen
     assert {estimate.gpus for estimate in found} == {8}
     arms = [estimate.decode is None for estimate in found]
     assert 0 < arms.count(True) <= PER_ARM
@@ -27,17 +27,18 @@ def test_both_arms_are_chosen_on_all_gpus() -> None:
 
 
 def test_a_light_load_is_also_tried_on_fewer_gpus() -> None:
-    counts = {estimate.gpus for estimate in match(rate=0.5, all_gpus=False).chosen}
+    counts = {estimate.gpus for estimate in match(small.load(0.5), all_gpus=False).chosen}
     assert 8 in counts
     assert min(counts) < 8
 
 
 def test_long_prompts_ask_for_prefill_and_long_answers_for_decode() -> None:
-    def leading(**shape: int) -> float:
-        first = next(e for e in match(rate=1000.0, **shape).chosen if e.decode is not None)
+    def prefill_share(isl: int, osl: int) -> float:
+        found = match(small.load(1000.0, isl=isl, osl=osl)).chosen
+        first = next(estimate for estimate in found if estimate.decode is not None)
         return first.firsts * first.first.topology.gpus / first.gpus
 
-    assert leading(isl=12_000, osl=10) > 0.5 > leading(isl=200, osl=2_000)
+    assert prefill_share(12_000, 10) > 0.5 > prefill_share(200, 2_000)
 
 
 def test_a_split_serves_the_lesser_of_its_sides() -> None:
