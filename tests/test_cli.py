@@ -1,0 +1,203 @@
+"""The command line as a user meets it: what it prints, where, and with which exit code."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from splitpoint.cli import main
+
+COMMANDS = [
+    "price",
+    "trace",
+    "plan",
+    "simulate",
+    "recipe",
+    "up",
+    "measure",
+    "audit",
+    "check",
+    "report",
+]
+
+
+class Said:
+    """Exit code, stdout and stderr of one call."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def splitpoint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    def call(*words: str | Path) -> Said:
+        monkeypatch.setattr(sys, "argv", ["splitpoint", *map(str, words)])
+        with pytest.raises(SystemExit) as left:
+            main()
+        said = capsys.readouterr()
+        return Said(int(left.value.code or 0), said.out, said.err)
+
+    return call
+
+
+def test_help_names_every_command_of_the_design(splitpoint: Any) -> None:
+    said = splitpoint("--help")
+    assert said.code == 0
+    assert [word for word in COMMANDS if word not in said.out] == []
+
+
+@pytest.mark.parametrize("command", ["up", "measure", "check"])
+def test_what_comes_later_says_so_in_one_line(splitpoint: Any, command: str) -> None:
+    said = splitpoint(command)
+    assert (said.code, said.out) == (1, "")
+    assert said.err.count("\n") == 1 and "later release" in said.err
+
+
+def test_price_answers_with_the_keys_of_the_design(splitpoint: Any) -> None:
+    said = splitpoint(
+        "price", "Qwen/Qwen3.8-2.4T-A95B", "--gpu", "GB300", "--kv-dtype", "fp8",
+        "--state-dtype", "bf16", "--no-prefix-caching", "--context", "9216", "--json",
+    )  # fmt: skip
+    assert (said.code, said.err) == (0, "")
+    priced = said.json
+    assert priced["block_tokens"] == 2112
+    assert sorted(group["blocks"] for group in priced["groups"]) == [69, 115]
+    request = priced["request"]
+    assert request["blocks"] == 184
+    assert request["bytes"] == 759 * 2**20
+    assert request["fixed_share"] == 0.375
+    assert (request["slots"], request["unused_slots"]) == (10_560, 1_344)
+    assert round(request["unused_share"], 3) == 0.127
+    assert priced["fits"] is False and priced["shortfall"] > 0
+    wanted = {
+        "page_bytes", "unsharded_request_bytes", "ladder", "kv_bytes_available", "num_blocks",
+        "max_concurrency", "kv_tokens_reported",
+    }  # fmt: skip
+    assert wanted <= priced.keys()
+    assert {"rung", "bytes", "origin"} <= priced["ladder"][0].keys()
+
+
+def test_price_compares_layouts(splitpoint: Any) -> None:
+    said = splitpoint(
+        "price", "Qwen3-30B-A3B", "--gpu", "H20", "--compare", "tp1 tp2 tp4", "--json"
+    )
+    assert [row["gpus"] for row in said.json["rows"]] == [1, 2, 4]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["price", "no-such-model", "--gpu", "H20"], "no-such-model"),
+        (["price", "Qwen3-30B-A3B", "--gpu", "H2O"], "H2O"),
+        (["price", "Qwen3-30B-A3B"], "--gpu"),
+        (["price", "Qwen3-30B-A3B", "--tp", "x"], "--tp"),
+        (["price", "Qwen3-30B-A3B", "--gpu", "H20", "--tp", "3"], "TP3"),
+        (["price", "Qwen3-30B-A3B", "--gpu", "H20", "--set", "kv=-1GiB"], "--set"),
+        (["plan", "no-such-file.toml"], "no-such-file.toml"),
+        (["plan"], "plan"),
+        (["trace"], "trace"),
+        (["trace", "--preset", "nonsense"], "nonsense"),
+        (["nonsense"], "nonsense"),
+        (["price", "Qwen3-30B-A3B", "--nonsense"], "--nonsense"),
+        (["recipe", "no-such-folder"], "no-such-folder"),
+        (["report", "no-such-folder"], "no-such-folder"),
+        (["audit", "no-such.log"], "no-such.log"),
+        (["simulate", "no-such.toml"], "no-such.toml"),
+    ],
+)
+def test_bad_input_ends_in_one_line_that_names_it(
+    splitpoint: Any, words: list[str], named: str
+) -> None:
+    said = splitpoint(*words)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("splitpoint: ") and said.err.count("\n") == 1
+    assert named in said.err
+
+
+def test_trace_describes_a_preset_and_converts_it(splitpoint: Any, tmp_path: Path) -> None:
+    target = tmp_path / "chat.jsonl"
+    said = splitpoint("trace", "--preset", "chat", "--first", "50", "--to", target, "--json")
+    assert said.code == 0 and said.json["requests"] == 50
+    again = splitpoint("trace", target, "--json").json
+    assert (again["requests"], again["input_tokens"]) == (50, said.json["input_tokens"])
+
+
+PLAN = """
+model = "Qwen/Qwen3-30B-A3B"
+gpu = "H20"
+gpus = 2
+[workload]
+isl = 2000
+osl = 100
+rate = 2.0
+requests = 60
+[slo]
+ttft_s = 5.0
+tpot_s = 0.05
+[search]
+tp = [1]
+routing = ["round_robin"]
+"""
+
+
+def test_a_plan_becomes_a_folder_that_can_be_read_again(splitpoint: Any, tmp_path: Path) -> None:
+    file, out = tmp_path / "plan.toml", tmp_path / "out"
+    file.write_text(PLAN)
+    said = splitpoint("plan", file, "--out", out, "--json")
+    assert said.code == 0, said.err
+    answer = said.json
+    assert answer == json.loads((out / "plan.json").read_text())
+    assert answer["verdict"]["choice"] in ("split", "mixed", "either", "neither")
+    assert (out / "report.html").stat().st_size > 10_000
+    for point in answer["points"]:
+        assert not point["run_file"] or (out / point["run_file"]).is_file()
+    assert all((out / name).is_file() for name in answer["recipes"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "plan.toml"]
+
+    text = splitpoint("report", out)
+    assert text.code == 0 and answer["verdict"]["headline"][:20] in " ".join(text.out.split())
+    recipe = splitpoint("recipe", out / "plan.json", "--out", tmp_path / "r", "--json")
+    assert recipe.code == 0 and recipe.json["files"]
+    for script in (tmp_path / "r").glob("*.sh"):
+        subprocess.run(["bash", "-n", script], check=True)
+
+
+def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -> None:
+    file, run = tmp_path / "deployment.toml", tmp_path / "run.npz"
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n'
+        '[[pools]]\nrole = "prefill"\n[[pools]]\nrole = "decode"\n'
+        "[workload]\nisl = 1000\nosl = 50\nrate = 1.0\nrequests = 40\n"
+    )
+    said = splitpoint("simulate", file, "--out", run, "--json")
+    assert said.code == 0, said.err
+    assert said.json["success"] == 1.0 and said.json["requests"] == 40
+    stack = said.json["ttft_stack"]
+    assert sum(stack.values()) == pytest.approx(said.json["ttft"]["mean"])
+    assert [state["role"] for state in said.json["instances"]] == ["prefill", "decode"]
+    assert run.is_file()
+    assert splitpoint("simulate", file, "--json").json == said.json
+
+
+def test_a_plan_never_replaces_a_folder_that_is_not_its_own(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "plan.toml", tmp_path / "out"
+    file.write_text(PLAN)
+    out.mkdir()
+    (out / "precious.txt").write_text("mine")
+    said = splitpoint("plan", file, "--out", out)
+    assert said.code == 2 and "no plan wrote" in said.err
+    assert (out / "precious.txt").read_text() == "mine"
+
+
+def test_the_schema_accepts_what_it_describes(splitpoint: Any) -> None:
+    schema = splitpoint("plan", "--schema").json
+    assert "Answer" in schema["$ref"] and "Answer" in schema["$defs"]
