@@ -1,0 +1,68 @@
+"""Varied traces, brackets, and claims."""
+
+import numpy as np
+import pytest
+
+from splitpoint.inputs.trace import describe
+from splitpoint.verdict.claims import ratio_claim
+from splitpoint.verdict.compare import Winner
+from splitpoint.verdict.turnover import _bracket, _middle, stretched, with_less_reuse
+from tests.search import small
+from tests.verdict.made import made
+
+
+def test_a_stretched_trace_keeps_its_reuse() -> None:
+    short = small.trace(10, isl=1600, shared=50)
+    for factor in (0.5, 2.0, 3.0):
+        long = stretched(short, factor)
+        np.testing.assert_array_equal(long.isl, np.round(short.isl * factor))
+        assert describe(long).reuse_share == pytest.approx(describe(short).reuse_share)
+
+
+def test_stretching_by_a_fraction_moves_to_whole_tokens_of_a_block() -> None:
+    long = stretched(small.trace(2, isl=1600), 1.03)
+    assert (long.block_tokens, long.isl[0]) == (16, 1600)
+    assert stretched(small.trace(2, isl=1600), 1.5).isl[0] == 2400
+
+
+def test_reuse_falls_with_the_share_that_keeps_its_identities() -> None:
+    trace = small.trace(400, isl=1600, shared=50)
+    shares = [describe(with_less_reuse(trace, share)).reuse_share for share in (1, 0.5, 0)]
+    assert shares[0] == pytest.approx(describe(trace).reuse_share)
+    assert shares[1] == pytest.approx(shares[0] / 2, rel=0.05)
+    assert shares[2] == 0
+
+
+KNOWN: dict[float, Winner] = {
+    0.25: "split",
+    0.5: "tie",
+    1.0: "mixed",
+    2.0: "mixed",
+    4.0: "split",
+    8.0: "mixed",
+}
+
+
+def test_the_nearest_turn_is_bracketed() -> None:
+    assert _bracket(KNOWN, "mixed") == (2.0, 4.0)
+    assert _bracket({**KNOWN, 4.0: "mixed", 8.0: "split"}, "mixed") == (0.5, 0.25)
+    assert _bracket({1.0: "mixed", 2.0: "tie", 4.0: "neither"}, "mixed") is None
+
+
+def test_a_bracket_is_halved_on_a_log_scale_unless_it_reaches_zero() -> None:
+    assert _middle((4.0, 1.0)) == 2.0
+    assert _middle((0.25, 0.0)) == 0.125
+
+
+def test_the_ratio_that_turns_the_verdict_is_named() -> None:
+    mixed = made("mixed", prefill=8)
+    chosen = made("P 4 + D 4", prefill=4, decode=4, goodput=10)
+    near = made("P 5 + D 3", prefill=5, decode=3, goodput=9)
+    far = made("P 6 + D 2", prefill=6, decode=2, goodput=5)
+    found = ratio_claim([near, far], mixed, chosen)
+    assert found is not None
+    assert (found.now, found.flips_at) == (1.0, 3.0)
+    assert "P 6 + D 2" in found.words
+    alone = ratio_claim([near], mixed, chosen)
+    assert alone is not None and alone.flips_at is None
+    assert ratio_claim([], mixed, chosen) is None
