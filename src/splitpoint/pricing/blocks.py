@@ -77,6 +77,14 @@ class KvLayout(Record, frozen=True, kw_only=True):
         return self.page_bytes / self.unpadded_state_bytes - 1
 
 
+class Owned(NamedTuple):
+    """A cache with the layer and the pipeline stage that own it."""
+
+    layer: int
+    stage: int
+    cache: Cache
+
+
 class Placed(NamedTuple):
     """A cache of one layer, the block in force for it, and the pipeline stage that owns it."""
 
@@ -106,7 +114,7 @@ def layout(
     if not law.pages_equal:
         return _token_pool(caches, topology, engine.block_size, in_flight, law.state_blocks)
     block = _block_tokens([c for _, _, c in caches], engine.block_size, smallest_block, law)
-    groups = _groups([_place(c, layer, stage, block) for layer, stage, c in caches], law)
+    groups = _groups(_placed(caches, block), law)
     needs = [_stage_bytes(groups, stage) for stage in range(topology.pp)]
     worst = needs.index(max(needs))
     kept = [[p for p in group if p.stage == worst] for group in groups]
@@ -179,15 +187,15 @@ def _layers(model: Model, engine: Engine) -> tuple[Layer, ...]:
     return model.layers + (model.draft_layers if engine.drafts else ())
 
 
-def _owned(model: Model, topology: Topology, engine: Engine) -> list[tuple[int, int, Cache]]:
-    """(layer, stage, cache) of every cache; draft layers follow the model's, on the last stage."""
+def _owned(model: Model, topology: Topology, engine: Engine) -> list[Owned]:
+    """Every cache of every layer; draft layers follow the model's, on the last stage."""
     stages = stage_of(len(model.layers), topology.pp)
     layers = _layers(model, engine)
     # Equal layers share one object, so each kind is worked out once.
     distinct = {id(layer): layer for layer in layers}
     caches = {key: layer_caches(layer, model, topology, engine) for key, layer in distinct.items()}
     return [
-        (i, stages[i] if i < len(stages) else topology.pp - 1, cache)
+        Owned(i, stages[i] if i < len(stages) else topology.pp - 1, cache)
         for i, layer in enumerate(layers)
         for cache in caches[id(layer)]
     ]
@@ -210,11 +218,18 @@ def _block_tokens(caches: Sequence[Cache], block_size: int, smallest_block: int,
     return max(block_size, grain * ceil_div(max(states), grain * token_bytes))
 
 
-def _place(cache: Cache, layer: int, stage: int, block: int) -> Placed:
-    tokens = cache.block_tokens or block
-    page = cache.page(block)
-    content = cache.entry * (1 if cache.kind == "state" else max(tokens // cache.stride, 1))
-    return Placed(cache, layer, stage, tokens, page, content)
+def _placed(caches: Sequence[Owned], block: int) -> list[Placed]:
+    # Layers of one kind share one cache object, which is measured once.
+    measured: dict[int, tuple[int, int, int]] = {}
+    placed = []
+    for layer, stage, cache in caches:
+        sizes = measured.get(id(cache))
+        if sizes is None:
+            tokens = cache.block_tokens or block
+            entries = 1 if cache.kind == "state" else max(tokens // cache.stride, 1)
+            sizes = measured[id(cache)] = (tokens, cache.page(block), cache.entry * entries)
+        placed.append(Placed(cache, layer, stage, *sizes))
+    return placed
 
 
 def _stage_bytes(groups: Sequence[Sequence[Placed]], stage: int) -> int:
@@ -239,7 +254,7 @@ def _group(
 
 
 def _token_pool(
-    caches: Sequence[tuple[int, int, Cache]],
+    caches: Sequence[Owned],
     topology: Topology,
     block: int,
     in_flight: int,
@@ -335,26 +350,29 @@ def _unified(placed: Sequence[Placed]) -> list[Placed] | None:
     page = max(p.page for p in placed)
     result = []
     for p in placed:
-        if p.page == page or p.cache.kind == "state":
-            result.append(p._replace(page=page))
-        elif page % p.page == 0:
+        if p.page == page:
+            result.append(p)
+        elif p.cache.kind != "state" and page % p.page == 0:
             ratio = page // p.page
-            result.append(
-                p._replace(
-                    page=page, block_tokens=p.block_tokens * ratio, content=p.content * ratio
-                )
-            )
+            tokens, content = p.block_tokens * ratio, p.content * ratio
+            result.append(Placed(p.cache, p.layer, p.stage, tokens, page, content))
         elif p.cache.latent:
             return None
         else:
-            result.append(p._replace(page=page))
+            result.append(Placed(p.cache, p.layer, p.stage, p.block_tokens, page, p.content))
     return result
 
 
 def _equal_groups(placed: Sequence[Placed], ratio: float) -> list[list[Placed]]:
     buckets: dict[tuple[Cache, int], list[Placed]] = {}
+    home: dict[tuple[int, int], list[Placed]] = {}
     for p in placed:
-        buckets.setdefault((p.cache, p.block_tokens), []).append(p)
+        # Hashing a record is dear: equal caches are found by identity first.
+        known = home.get((id(p.cache), p.block_tokens))
+        if known is None:
+            known = buckets.setdefault((p.cache, p.block_tokens), [])
+            home[id(p.cache), p.block_tokens] = known
+        known.append(p)
     counts = [len(bucket) for bucket in buckets.values()]
     size = max(counts) if max(counts) < ratio * min(counts) else min(counts)
     return [

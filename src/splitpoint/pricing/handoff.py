@@ -95,6 +95,11 @@ def refusal(prefill: KvLayout, decode: KvLayout, p_engine: Engine, d_engine: Eng
             f"drafts on the {side} side only: draft layers are part of the KV cache that is "
             "compared at the handshake; draft on both sides or on neither"
         )
+    if max(prefill.tp, decode.tp) % min(prefill.tp, decode.tp):
+        return (
+            f"tp {prefill.tp} on prefill and tp {decode.tp} on decode: neither divides the other, "
+            "so a rank would read parts of heads"
+        )
     if prefill.block_tokens != decode.block_tokens:
         return _blocks_apart(prefill, decode)
     if prefill.pp != decode.pp and len(prefill.groups) != len(decode.groups):

@@ -213,7 +213,8 @@ def activation_bytes(
     copies = law.sampler_copies + (law.draft_copies if engine.drafts else 0)
     sampler = round(copies * seqs * model.vocab * LOGIT_BYTES)
     hidden = 2 * tokens * model.hidden * ACTIVATION_BYTES
-    widest = max((_width(layer.ffn, model, topology) for layer in model.layers), default=0)
+    distinct = {id(layer.ffn): layer.ffn for layer in model.layers}
+    widest = max((_width(ffn, model, topology) for ffn in distinct.values()), default=0)
     forward = tokens * (4 * model.hidden + widest) * ACTIVATION_BYTES
     shared = topology.ep > 1 and topology.dp > 1
     floor = _bytes(facts.floor_shared_experts if shared else facts.floor)
