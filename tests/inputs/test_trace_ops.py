@@ -19,7 +19,12 @@ from splitpoint.inputs.trace import (
     take,
     with_starts,
 )
-from splitpoint.inputs.traces.columns import Identities, assembled
+from splitpoint.inputs.traces.columns import (
+    Identities,
+    assembled,
+    named_prefixes,
+    prefixes_by_level,
+)
 from splitpoint.inputs.traces.synth import preset
 
 
@@ -273,3 +278,20 @@ def test_an_empty_trace_cannot_be_described() -> None:
                 arrive_s=trace.arrive_s[:0],
             )
         )
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 3), max_size=6), min_size=1, max_size=8))
+def test_ids_that_name_their_prefix_are_told_without_a_walk_by_level(rows: list[list[int]]) -> None:
+    counts = np.array([len(row) for row in rows], np.int64)
+    loose = Identities(np.array([block for row in rows for block in row], np.int64), counts, 4)
+    named = prefixes_by_level(loose)
+    told = named_prefixes(Identities(named.astype(np.int64) + 7, counts, 4))
+    assert told is not None
+    assert told.tolist() == named.tolist()
+    prefixes = [tuple(row[: place + 1]) for row in rows for place in range(len(row))]
+    assert (
+        len(set(prefixes))
+        == len(set(named.tolist()))
+        == len(set(zip(prefixes, named.tolist(), strict=True)))
+    )

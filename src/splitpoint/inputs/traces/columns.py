@@ -112,6 +112,36 @@ def plain_name(path: str) -> str:
 
 def prefix_ids(identities: Identities) -> Ints:
     """Dense ids that are equal exactly where the source's ids agree from the first block on."""
+    named = named_prefixes(identities)
+    return prefixes_by_level(identities) if named is None else named
+
+
+def named_prefixes(identities: Identities) -> Ints | None:
+    """The ids numbered densely if each already names its prefix: it always follows the same id.
+
+    None if some does not, or if they are spread too widely for a table of them.
+    """
+    ids, counts = identities.ids, identities.counts
+    if not len(ids):
+        return np.zeros(0, np.int32)
+    low, width = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
+    if width > 4 * len(ids):
+        return None
+    place = ids - low
+    before = np.empty(len(ids), np.int64)
+    before[1:] = place[:-1]
+    before[(np.cumsum(counts) - counts)[counts > 0]] = -1
+    follows = np.full(width, -2)
+    follows[place] = before
+    if (follows[place] != before).any():
+        return None
+    rank = np.cumsum(follows > -2, dtype=np.int32) - 1
+    numbered: Ints = rank[place].astype(np.int32)
+    return numbered
+
+
+def prefixes_by_level(identities: Identities) -> Ints:
+    """Dense ids, one for each pair of the prefix so far and the source's id at the next place."""
     ids, counts = identities.ids, identities.counts
     starts = np.cumsum(counts) - counts
     numbered = np.empty(len(ids), np.int32)
