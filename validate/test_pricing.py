@@ -1,4 +1,4 @@
-"""Pricing against the files of printed figures beside the repository; skipped where they are absent.
+"""Pricing against the files of printed figures beside the repository, where they are.
 
 The tests in tests/published hold the same facts transcribed; here the files themselves are read,
 so a case that is added to them is checked or listed.

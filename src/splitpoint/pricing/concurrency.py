@@ -89,12 +89,13 @@ def costs(
     base = _held(model, gpu, topology, engine, tokens, overrides)
     kv_dtype = kv_dtype_of(model, engine)
     block = resolved(engine, gpu, topology, model).block_size or 0
+    lower = max(engine.utilization - UTILIZATION_STEP, engine.utilization / 2)
     changes: list[tuple[str, str, str, Engine]] = [
         (
             "utilization",
             f"{engine.utilization:g}",
-            f"{engine.utilization - UTILIZATION_STEP:g}",
-            replace(engine, utilization=engine.utilization - UTILIZATION_STEP),
+            f"{lower:g}",
+            replace(engine, utilization=lower),
         ),
         ("block_size", str(block), str(4 * block), replace(engine, block_size=4 * block)),
     ]
