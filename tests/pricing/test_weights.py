@@ -91,7 +91,7 @@ def test_published_sizes_are_met(name: str, total: float, active: float) -> None
     without_table = counted.active - counted.embeddings
     ways = (counted.active, without_table, without_table - counted.lm_head)
     digit = 0.5 if float(active).is_integer() else 0.05
-    assert min(abs(way / 1e9 - active) for way in ways) <= digit
+    assert min(abs(way / 1e9 - active) for way in ways) <= max(digit, 0.02 * active)
 
 
 def test_gpt_oss_counts_no_embedding_table_among_the_active() -> None:
