@@ -222,6 +222,7 @@ def test_throughput_of_a_steady_closed_loop_is_the_same_for_any_length() -> None
         assert rates.total == pytest.approx(444)
         assert metrics.goodput(run, SLO) == pytest.approx(4)
         assert metrics.mean_decoding(run) == pytest.approx(3.6)
+        assert metrics.mean_after_prefill(run) == pytest.approx(3.6)
         assert metrics.mean_prefilling(run) == pytest.approx(0.4)
 
 
@@ -265,6 +266,23 @@ def test_pool_load_weighs_states_by_the_seconds_they_held() -> None:
     assert prefill.busy_share == pytest.approx(0.2)
     assert prefill.hit_share == 0.25
     assert (decode.used_mean, decode.waiting_mean) == (1.0, 3.0)
+
+
+def test_only_those_whom_memory_keeps_waiting_are_shut_out() -> None:
+    # 2 wait while 5 of 10 usable blocks are free, 3 wait while 1 is; each for half of 4 s.
+    rows = [(0, 0.0, 5, 0, 2), (0, 2.0, 9, 0, 3)]
+    run = run_of(1, series=rows, arrive_s=0.0, first_token_s=1.0, end_s=4.0)
+    assert metrics.mean_shut_out(run, 0, 4) == pytest.approx(1.5)
+    assert metrics.mean_shut_out(run, 0, 6) == pytest.approx(2.5)
+    assert metrics.mean_shut_out(run, 0, 1) == 0
+
+
+def test_waiting_for_the_decode_side_is_not_decoding() -> None:
+    run = split_run()
+    # Over 5 s: first tokens to ends are 1 s and 2 s, prefill ends to ends 2 s and 2.75 s.
+    assert metrics.mean_decoding(run) == pytest.approx(3 / 5)
+    assert metrics.mean_after_prefill(run) == pytest.approx(4.75 / 5)
+    assert metrics.mean_prefilling(run) == pytest.approx((1.0 + 1.5) / 5)
 
 
 def test_a_pool_without_series_has_no_load() -> None:

@@ -241,13 +241,32 @@ def mean_prefilling(run: Run) -> float:
 
 
 def mean_decoding(run: Run) -> float:
-    """Mean number of requests that hold decode-side KV, from transfer start (or prefill end) to
-    their end, in the steady window."""
+    """Mean number of requests between their first and their last token, in the steady window."""
     requests = run.requests
-    start = np.where(
-        np.isnan(requests.transfer_start_s), requests.prefill_end_s, requests.transfer_start_s
-    )
-    return _mean_present(start, requests.end_s, steady_window(run))
+    return _mean_present(requests.first_token_s, requests.end_s, steady_window(run))
+
+
+def mean_after_prefill(run: Run) -> float:
+    """Mean number of requests that hold decode-side KV or wait for it, from the end of their
+    prefill to their end, in the steady window."""
+    requests = run.requests
+    return _mean_present(requests.prefill_end_s, requests.end_s, steady_window(run))
+
+
+def mean_shut_out(run: Run, pool: int, blocks: int) -> float:
+    """Mean number of requests that wait while their rank has fewer than `blocks` blocks free, in
+    the steady window: those that KV memory keeps waiting, not compute."""
+    window = steady_window(run)
+    if window.length <= 0:
+        return 0.0
+    total = 0.0
+    for row in np.flatnonzero(run.instances.pool == pool):
+        here = run.series.instance == row
+        start = run.series.time_s[here]
+        seconds = _overlap(start, np.append(start[1:], run.duration_s), window)
+        room = int(run.instances.kv_blocks[row]) - 1 - run.series.kv_used[here]
+        total += float((seconds * run.series.waiting[here] * (room < blocks)).sum())
+    return total / window.length
 
 
 def pool_load(run: Run, pool: int) -> PoolLoad:

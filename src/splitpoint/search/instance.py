@@ -34,13 +34,17 @@ class Holding(Record, frozen=True, kw_only=True):
         """Bytes of the blocks that requests can take."""
         return max(self.kv_blocks - 1, 0) * self.layout.block_bytes
 
+    def blocks(self, tokens: int) -> int:
+        """Blocks that a request of so many tokens takes on one rank."""
+        return blocks_per_request(self.layout, max(tokens, 1))
+
     def request_bytes(self, tokens: int) -> int:
-        """Bytes of the blocks that a request of so many tokens takes on one rank."""
-        return blocks_per_request(self.layout, tokens) * self.layout.block_bytes
+        """Bytes of those blocks."""
+        return self.blocks(tokens) * self.layout.block_bytes
 
     def requests_held(self, tokens: int) -> int:
         """Requests of so many tokens that one rank's pool holds, rounded down."""
-        return max(self.kv_blocks - 1, 0) // blocks_per_request(self.layout, max(tokens, 1))
+        return max(self.kv_blocks - 1, 0) // self.blocks(tokens)
 
 
 class Instance(Record, frozen=True, kw_only=True):

@@ -42,8 +42,7 @@ def prefill_bound(
     model: Model, gpu: Gpu, instance: Instance, run: Run, profile: Profile
 ) -> Condition:
     """Whether prefill steps are compute-bound after the cache hits that the run had."""
-    asked = float(run.instances.queried_tokens.sum())
-    hit_share = float(run.instances.hit_tokens.sum()) / asked if asked else 0.0
+    hit_share = metrics.pool_load(run, 0).hit_share
     new = max(profile.isl * (1 - hit_share), 1.0)
     budget = instance.engine.batched_tokens or new
     step = min(new, budget)

@@ -33,9 +33,7 @@ def holdings(held: Iterable[ready.Holding], profile: Profile) -> tuple[Holding, 
         name = _name(one)
         if name in shown:
             continue
-        tokens = round(profile.isl + profile.osl)
-        blocks = max(one.kv_blocks - 1, 0)
-        need = one.request_bytes(tokens) // one.layout.block_bytes
+        need = one.blocks(round(profile.isl + profile.osl))
         shown[name] = Holding(
             topology=name,
             rungs=tuple(
@@ -50,7 +48,7 @@ def holdings(held: Iterable[ready.Holding], profile: Profile) -> tuple[Holding, 
             ),
             kv_bytes=one.kv_bytes,
             kv_blocks=one.kv_blocks,
-            concurrency=blocks / need,
+            concurrency=max(one.kv_blocks - 1, 0) / need,
             fits=one.ladder.fits,
         )
     return tuple(shown.values())

@@ -4,7 +4,6 @@ import numpy as np
 
 from splitpoint import metrics
 from splitpoint.inputs.workload import Slo
-from splitpoint.pricing.blocks import blocks_per_request
 from splitpoint.run import Run
 from splitpoint.search.world import Candidate
 from splitpoint.units import seconds
@@ -83,9 +82,7 @@ def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
 
 def _full_at(candidate: Candidate, run: Run, pool: int) -> float | None:
     """The first moment at which a request waits that a rank's free blocks could not take."""
-    held = candidate.instances[pool].holding
-    typical = round(float(np.mean(run.requests.isl)))
-    need = blocks_per_request(held.layout, max(typical, 1))
+    need = candidate.instances[pool].holding.blocks(round(float(np.mean(run.requests.isl))))
     ours = run.instances.pool[run.series.instance] == pool
     room = run.instances.kv_blocks[run.series.instance] - 1 - run.series.kv_used
     stuck = np.flatnonzero(ours & (room < need) & (run.series.waiting > 0))

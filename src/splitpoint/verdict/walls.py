@@ -6,7 +6,7 @@ moves demand between the walls: every decode then rests on N_D pools instead of 
 
 from typing import Literal
 
-from splitpoint.metrics import mean_decoding, mean_prefilling, pool_load
+from splitpoint.metrics import mean_after_prefill, mean_prefilling, mean_shut_out, pool_load
 from splitpoint.run import Run
 from splitpoint.search.loads import Profile
 from splitpoint.search.world import Candidate
@@ -26,15 +26,16 @@ def walls(candidate: Candidate, run: Run, profile: Profile) -> tuple[Wall, ...]:
 
     Prefill: requests from the start of their prefill until the decode side has pulled their KV,
     each with its input. Decode: requests from the end of their prefill to their last token, each
-    with its mean context, waiting for room included. Mixed: both. All are means over the steady
-    window, so a side near 1 is over it half of the time.
+    with its mean context, waiting for room included. Mixed: both. Requests that queue while a
+    pool has no room for a mean input count too: memory holds them up. All are means over the
+    steady window, so a side near 1 is over it half of the time.
     """
     return tuple(_wall(candidate, run, profile, index) for index in range(len(candidate.instances)))
 
 
 def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
     pool, held = candidate.deployment.pools[index], candidate.instances[index].holding
-    present = concurrent(run, pool.role)
+    present = concurrent(run, index, blocks=held.blocks(round(profile.isl)))
     tokens = round(profile.isl if pool.role == "prefill" else profile.context)
     ranks = pool.replicas * pool.topology.dp
     request = held.request_bytes(tokens)
@@ -62,13 +63,13 @@ def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
     )
 
 
-def concurrent(run: Run, role: Side) -> float:
-    """Mean number of requests that hold or await KV of a side."""
-    if role == "prefill":
-        return mean_prefilling(run)
+def concurrent(run: Run, pool: int, *, blocks: int) -> float:
+    """Mean number of requests that hold or await KV of a pool; an input takes `blocks` blocks."""
+    role = run.roles[pool]
     if role == "decode":
-        return mean_decoding(run)
-    return mean_prefilling(run) + mean_decoding(run)
+        return mean_after_prefill(run)
+    held = mean_prefilling(run) + mean_shut_out(run, pool, blocks)
+    return held if role == "prefill" else held + mean_after_prefill(run)
 
 
 def _words(role: Side, share: float, used_mean: float, used_p99: float) -> str:
