@@ -11,9 +11,11 @@ from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.facts import gpu as gpu_by_name
+from splitpoint.inputs.gpu import GIB
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Layer, Model
-from splitpoint.pricing.blocks import KvLayout, layout
+from splitpoint.pricing.blocks import KvLayout, blocks_per_request, layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency
 from splitpoint.pricing.engines import capture_sizes, decode_sizes, resolved
 from splitpoint.pricing.ladder import ladder
@@ -25,7 +27,7 @@ INCOMPLETE = {
     "MiniMax-M2.5-NVFP4 DEP2 on B200, vLLM issue 45178": "no KV pool, no longest length",
     "GLM-5.3-Flash on 2 RTX PRO 6000, vLLM issue 54458": "no config of the model, no KV pool",
     "GLM-5.2 FP8 on H200, llm-d blog 2026-07-22": "no engine version; pool as a range",
-    "DeepSeek-V4-Flash on 8 B200, vLLM issue 51454": "no KV pool",
+    "DeepSeek-V4-Flash on 8 B200, vLLM issue 51454": "no KV pool; met without one below",
     "DeepSeek-V4-Flash on 2 H20, vLLM issue 51041": "no token budget; tokens rounded to 150,000",
 }
 
@@ -405,3 +407,45 @@ def test_with_no_rung_given_the_pool_is_met_within_five_per_cent() -> None:
     # Its profile peak of 2.12 GiB fits 450 sequences at most: it ran with fewer than the default.
     assert beyond == {"Mistral-Small-3.2-24B"}
     assert misses["Mistral-Small-3.2-24B"] < 0.11
+
+
+V4_FLASH = load_model("deepseek-ai/DeepSeek-V4-Flash")
+
+
+def test_deepseek_v4_flash_needs_what_a_refusing_server_printed() -> None:
+    # vllm-project/vllm#44376, comment of 2026-06-03, v0.22, 2 x GH200, offline LLM class (whose
+    # token budget is 16,384 on such a GPU): "30000 ... 6.66 GiB KV cache is needed ... available
+    # 5.44 GiB ... estimated maximum model length is 13528".
+    engine = Engine(
+        version="0.22.0", kv_dtype="fp8", block_size=256, batched_tokens=16384, max_len=30000
+    )
+    kv, _ = laid_out(V4_FLASH, engine, 2)
+    assert f"{blocks_per_request(kv, 30000) * kv.block_bytes / GIB:.2f}" == "6.66"
+    assert f"{blocks_per_request(kv, 13528) * kv.block_bytes / GIB:.2f}" == "5.44"
+    assert blocks_per_request(kv, 13529) > blocks_per_request(kv, 13528)
+
+
+@pytest.mark.parametrize(
+    ("topology", "concurrency"),
+    [(Topology(tp=8, ep=8), 20.43), (Topology(dp=8, ep=8), 156.9 / 8)],
+    ids=["TP8+EP", "DP8+EP, a rank"],
+)
+def test_deepseek_v4_flash_on_b200_is_met_from_its_settings_alone(
+    topology: Topology, concurrency: float
+) -> None:
+    # vllm-project/vllm#51454 and vllm-project/recipes#762, v0.25.0, 1,048,576 tokens. No rung was
+    # printed and none of our estimates was fitted to this machine.
+    asked = Engine(
+        version="0.25.0",
+        utilization=0.95,
+        kv_dtype="fp8",
+        block_size=256,
+        batched_tokens=8192,
+        max_seqs=256,
+        max_len=1048576,
+    )
+    device = gpu_by_name("B200")
+    engine = resolved(asked, device, topology, V4_FLASH)
+    pool = ladder(V4_FLASH, device, topology, engine).kv_bytes
+    kv = layout(V4_FLASH, topology, engine)
+    assert max_concurrency(kv, pool, 1048576) == pytest.approx(concurrency, rel=0.02)

@@ -4,6 +4,7 @@ The engine draws every group's blocks from one pool of equal blocks, so a hybrid
 state in whole blocks of the size that makes an attention page as large as a state.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -115,7 +116,7 @@ def layout(
         return _token_pool(caches, topology, engine.block_size, in_flight, law.state_blocks)
     block = _block_tokens([c for _, _, c in caches], engine.block_size, smallest_block, law)
     groups = _groups(_placed(caches, block), law)
-    needs = [_stage_bytes(groups, stage) for stage in range(topology.pp)]
+    needs = [_stage_bytes(groups, stage, law) for stage in range(topology.pp)]
     worst = needs.index(max(needs))
     kept = [[p for p in group if p.stage == worst] for group in groups]
     page = max(p.page for group in groups for p in group)
@@ -211,7 +212,7 @@ def _block_tokens(caches: Sequence[Cache], block_size: int, smallest_block: int,
     attention = [cache for cache in caches if cache.kind != "state" and cache.role != "index"]
     if not states or not attention or not law.pages_equal:
         return block_size
-    grain = max(smallest_block, block_size)
+    grain = max(smallest_block, block_size) if law.block_is_grain else smallest_block
     if any(cache.latent for cache in attention):
         grain = max(grain, law.latent_grain)
     token_bytes = max(cache.entry for cache in attention)
@@ -232,8 +233,22 @@ def _placed(caches: Sequence[Owned], block: int) -> list[Placed]:
     return placed
 
 
-def _stage_bytes(groups: Sequence[Sequence[Placed]], stage: int) -> int:
-    return max(sum(p.page for p in group if p.stage == stage) for group in groups)
+def _stage_bytes(groups: Sequence[Sequence[Placed]], stage: int, law: Rules) -> int:
+    """Bytes of a pool block on one stage: what the widest group needs, or as older versions pack
+    pages of several sizes (vLLM's _pool_bytes_per_block, 0.22.1, 0.26.0 and 0.32.0)."""
+    here = [[p.page for p in group if p.stage == stage] for group in groups]
+    if law.packing == "dense" or not any(p.cache.block_tokens for g in groups for p in g):
+        return max(sum(pages) for pages in here)
+    widths = sorted({p.page for group in groups for p in group if p.cache.kind == "full"})
+    rows = []
+    for pages in here:
+        # Window pages are padded to the next page size of the full group.
+        row = Counter(next((w for w in widths if w >= page), page) for page in pages)
+        rows.append(row)
+    if law.packing == "tuples":
+        return sum(widths) * max((max(row.values(), default=0) for row in rows), default=0)
+    most = {width: max(row[width] for row in rows) for width in {w for row in rows for w in row}}
+    return sum(width * count for width, count in most.items())
 
 
 def _group(

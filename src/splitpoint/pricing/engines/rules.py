@@ -7,6 +7,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.engine import Engine
 from splitpoint.record import Record
 
+Packing = Literal["dense", "slots", "tuples"]
 Budget = Literal["of total", "of free before load", "of free after load"]
 
 
@@ -27,7 +28,10 @@ class Rules(Record, frozen=True, kw_only=True):
     over groups x block tokens. `budget`: what the memory fraction is taken of. `charges_graphs`:
     the CUDA-graph estimate is taken from the KV pool. `sampler_copies` and `draft_copies`: fp32
     logits of every sequence alive at the sampler's peak, and what verifying drafts adds.
-    `pages_equal`: a state's page is padded to an attention page.
+    `pages_equal`: a state's page is padded to an attention page, and `block_is_grain`: the block
+    so found is a multiple of the configured one. `packing`: what a block takes where pages of
+    several sizes lie side by side: the widest group; for each size the most that a group has of
+    it; or for every size as many as the longest row.
     """
 
     batches_in_flight: int
@@ -40,6 +44,8 @@ class Rules(Record, frozen=True, kw_only=True):
     sampler_copies: float
     draft_copies: float
     pages_equal: bool = True
+    block_is_grain: bool = True
+    packing: Packing = "dense"
 
 
 def version_of(engine: Engine) -> Version:

@@ -10,7 +10,7 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Compressed, Latent, Model
-from splitpoint.pricing.engines.rules import Rules, Version, version_of
+from splitpoint.pricing.engines.rules import Packing, Rules, Version, version_of
 
 # vllm/engine/arg_utils.py get_batch_defaults: token budget and sequences of the API server.
 LARGE_GPU = 160 * GIB
@@ -64,6 +64,8 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         # topk_topp_sampler.py: sorted in PyTorch until a Triton kernel came.
         sampler_copies=3.5 if version >= (0, 17) else 9.5,
         draft_copies=4.1,
+        block_is_grain=version >= (0, 20),
+        packing=_packing(version),
     )
 
 
@@ -101,6 +103,12 @@ def _latent_grain(version: Version) -> int:
     if version >= (0, 28):
         return 128
     return 16 if version >= (0, 20) else 64
+
+
+def _packing(version: Version) -> Packing:
+    if version >= (0, 28):
+        return "dense"
+    return "slots" if version >= (0, 24) else "tuples"
 
 
 def _group_ratio(version: Version) -> float:
