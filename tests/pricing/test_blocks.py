@@ -248,21 +248,23 @@ def test_pipeline_stages_divide_the_layers_of_every_group() -> None:
     assert one.group_layers == 23
 
 
-def test_compressed_attention_packs_five_groups_side_by_side() -> None:
-    def mixer(ratio: int) -> Compressed:
-        return Compressed(
-            heads=64,
-            head_dim=512,
-            rope_dim=64,
-            window=128,
-            ratio=ratio,
-            q_rank=1024,
-            o_rank=1024,
-            o_groups=8,
-            indexer=Indexer(heads=64, dim=128, topk=512) if ratio == 4 else None,
-        )
+def compressed(ratio: int) -> Compressed:
+    """A DeepSeek V4 Flash layer."""
+    return Compressed(
+        heads=64,
+        head_dim=512,
+        rope_dim=64,
+        window=128,
+        ratio=ratio,
+        q_rank=1024,
+        o_rank=1024,
+        o_groups=8,
+        indexer=Indexer(heads=64, dim=128, topk=512) if ratio == 4 else None,
+    )
 
-    layers = [mixer(0), mixer(0)] + [mixer(4 if i % 2 == 0 else 128) for i in range(41)]
+
+def test_compressed_attention_packs_five_groups_side_by_side() -> None:
+    layers = [compressed(0)] * 2 + [compressed(4 if i % 2 == 0 else 128) for i in range(41)]
     kv = laid(model(layers), Engine())
     page, index, state = 37440, 8640, 1728  # 64 x 584, 64 x 132, 2 x 584, rounded up to 576
     assert len(kv.groups) == 5
@@ -291,3 +293,21 @@ def test_an_engine_with_pools_of_their_own_covers_states_with_whole_blocks() -> 
     assert kv.block_bytes == 23 * 2048
     state = next(group for group in kv.groups if group.kind == "state")
     assert state.fixed == -(-69 * 4317184 // kv.block_bytes)
+
+
+def test_before_0_20_the_configured_block_was_not_the_grain_of_a_hybrid() -> None:
+    engine = Engine(version="0.19.1", kv_dtype="fp8", state_dtype="bf16", block_size=256)
+    assert laid(QWEN38, engine).block_tokens == 2112
+
+
+@pytest.mark.parametrize(
+    ("version", "size"),
+    [
+        ("0.22.1", 22 * (37440 + 8640 + 1728)),
+        ("0.26.0", 22 * 37440 + 21 * 8640 + 20 * 1728),
+        ("0.32.0", 21 * 37440 + 21 * 8640 + 20 * 1728),
+    ],
+)
+def test_older_versions_pack_compressed_layers_less_densely(version: str, size: int) -> None:
+    layers = [compressed(0)] * 2 + [compressed(4 if i % 2 == 0 else 128) for i in range(41)]
+    assert laid(model(layers), Engine(version=version)).block_bytes == size

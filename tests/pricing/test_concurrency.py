@@ -47,7 +47,7 @@ def test_an_empty_pool_and_an_empty_request_hold_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "tokens"), [("0.19.1", 40 // 4 * 384), ("0.20.0", 8192 * 40 // 28)]
+    ("version", "tokens"), [("0.19.1", 40 // 4 * 272), ("0.20.0", 8192 * 40 // 28)]
 )
 def test_the_token_line_changed_with_version_0_20(version: str, tokens: int) -> None:
     engine = Engine(version=version, block_size=128, max_len=8192)
