@@ -79,7 +79,9 @@ def frontier(answer: Answer) -> "alt.LayerChart":
     level, the frontier of each arm as a line, and the TPOT of the service level."""
     import altair as alt
 
-    points = [p for p in answer.points if np.isfinite(p.interactivity)]
+    points = [
+        p for p in answer.points if np.isfinite(p.interactivity) and np.isfinite(p.total_tok_s_gpu)
+    ]
     asked = answer.plan.slo.tpot_s
     x = alt.X(
         "user:Q",
@@ -95,7 +97,7 @@ def frontier(answer: Answer) -> "alt.LayerChart":
     )
     hues = alt.Scale(domain=list(ARMS), range=list(ARMS.values()))
     shapes = alt.Scale(domain=list(ARMS), range=["circle", "triangle-up"])
-    arm = alt.Color("arm:N", title=None, scale=hues)
+    arm = alt.Color("arm:N", title=None, scale=hues, legend=alt.Legend(symbolOpacity=1))
     rows = alt.InlineData(values=[_point_row(p, answer.verdict.chosen) for p in points])
     edges = [
         {"user": p.interactivity, "gpu": p.total_tok_s_gpu, "arm": _arm(p)}
@@ -228,9 +230,11 @@ def ttft(points: Sequence[Point]) -> "alt.LayerChart":
 
 def _parts(point: Point) -> dict[str, float]:
     stack = point.ttft_stack
-    return dict(
-        zip(PARTS, (stack.queue, stack.prefill, stack.transfer, stack.decode_wait), strict=True)
-    )
+    values = (stack.queue, stack.prefill, stack.transfer, stack.decode_wait)
+    return {
+        part: value if np.isfinite(value) else 0.0
+        for part, value in zip(PARTS, values, strict=True)
+    }
 
 
 def ladder(holding: Holding) -> "alt.LayerChart":
@@ -368,28 +372,29 @@ def occupancy(run: Run) -> "alt.LayerChart":
     pools = _pools(run)
     slots = min(SLOTS, MOST_ROWS // max(len(pools), 1))
     edges = np.linspace(0.0, max(run.duration_s, 1e-9), slots + 1)
-    rows = []
+    lines = ["t,b,r,u,h"]
+    waits = False
     for strip, pool in enumerate(reversed(pools)):
         used, held = _peaks(run, pool, edges)
-        rows += [
-            {
-                "t": round(float(edges[i]), 3),
-                "b": strip,
-                "r": run.roles[run.instances.pool[pool]],
-                "u": round(float(used[i]), 3),
-                "h": round(float(held[i]), 3),
-            }
-            for i in range(slots)
+        waits = waits or bool(held.any())
+        role = run.roles[run.instances.pool[pool]]
+        lines += [
+            f"{t:.6g},{strip},{role},{u:.3f},{h:.3f}"
+            for t, u, h in zip(edges[:-1], used, held, strict=True)
         ]
+    # As text the rows are a third of the size, and Altair does not walk through them.
+    numbers = dict.fromkeys(("t", "b", "u", "h"), "number")
+    rows = alt.InlineData(
+        values="\n".join(lines), format=alt.CsvDataFormat(type="csv", parse=numbers)
+    )
     roles = list(dict.fromkeys(run.roles))
-    waits = any(row["h"] for row in rows)
     hues = alt.Scale(
         domain=[*roles, HELD] if waits else roles,
         range=[*STRIPS[: len(roles)], ORANGE] if waits else list(STRIPS[: len(roles)]),
     )
     x = alt.X("t:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
     area = (
-        alt.Chart(alt.InlineData(values=rows))
+        alt.Chart(rows)
         .transform_calculate(top=f"datum.b + {FILL} * datum.u", mid=f"datum.b + {FILL} * datum.h")
         .encode(x, y2="b:Q", detail="b:N")
     )
