@@ -1,0 +1,54 @@
+"""Worlds from deployments, field by field."""
+
+import pytest
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.search.world import candidate_of, path, world
+from tests.search import small
+
+
+def test_a_pool_carries_the_instance_s_memory_and_settings() -> None:
+    two = small.ready(Topology(tp=2))
+    made = world(
+        candidate_of([("mixed", two, 3)], "session"), small.model(), small.h20(), tokens=1000
+    )
+    (pool,) = made.pools
+    assert (pool.role, pool.replicas, pool.dp, pool.gpus) == ("mixed", 3, 1, 2)
+    assert pool.kv_blocks == two.holding.kv_bytes // two.holding.layout.block_bytes
+    assert (pool.token_budget, pool.max_seqs) == (2048, 64)
+    assert made.link is None
+    assert made.routing == "session"
+
+
+def test_a_transfer_moves_the_request_of_all_ranks() -> None:
+    def link(tp: int) -> float:
+        one = small.ready(Topology(tp=tp))
+        made = path(
+            candidate_of([("prefill", one, 1), ("decode", one, 1)], "round_robin"),
+            small.model(),
+            small.h20(),
+            tokens=1000,
+        )
+        assert made is not None
+        return made.bytes_per_token
+
+    # Published: 98,304 bytes a token, whatever the number of ranks that share them (4 KV heads).
+    assert [link(tp) for tp in (1, 2, 4)] == [98_304] * 3
+
+
+def test_the_plan_s_bandwidth_overrides_a_port() -> None:
+    one = small.ready()
+    candidate = candidate_of([("prefill", one, 1), ("decode", one, 1)], "round_robin")
+    made = path(candidate, small.model(), small.h20(), tokens=1000, transfer_bandwidth=3.5e9)
+    assert made is not None and made.bandwidth == pytest.approx(3.5e9)
+
+
+def test_names_tell_budgets_and_routings_apart() -> None:
+    small_budget, large = small.ready(), small.ready(budget=8192)
+    names = {
+        candidate_of([("mixed", one, 2)], routing).name
+        for one in (small_budget, large)
+        for routing in ("random", "session")
+    }
+    assert len(names) == 4
+    assert "2xTP1 budget=2048, random" in names
