@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterator, Mapping
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs.huggingface.attending import plain
 from splitpoint.inputs.huggingface.encoders import encoder_parameters
-from splitpoint.inputs.huggingface.families import PLAIN, READERS, Reader, Stack, plain
+from splitpoint.inputs.huggingface.families import PLAIN, READERS, Reader
 from splitpoint.inputs.huggingface.keys import Keys, shown, tidy
+from splitpoint.inputs.huggingface.parts import Stack
 from splitpoint.inputs.huggingface.quantization import (
     UNQUANTISED,
     dtype_of,
@@ -61,7 +63,7 @@ DEFAULTS: dict[str, Mapping[str, object]] = {
 HINT = re.compile(
     r"ssm|mamba|state|conv|linear_|recurren|rwkv|retention|retnet|lightning|delta|hyena|"
     r"lora_rank|latent|compress|sparse|index|kv_shared|cross_layer|attn_type|attention_type|"
-    r"hybrid|memory|fourier|wkv|gla_|kda|mla|swa_|block_types|layer_types|block_configs"
+    r"hybrid|memory|(?:^|_)cla(?:$|_)|fourier|wkv|gla_|kda|mla|swa_|block_types|layer_types|block_configs"
 )
 # Left-over keys of an unknown architecture that may hold geometry.
 GEOMETRY = re.compile(

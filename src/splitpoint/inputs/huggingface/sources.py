@@ -15,7 +15,7 @@ from splitpoint.inputs.model import Model
 from splitpoint.record import Record
 
 FACTS = Path(__file__).resolve().parents[2] / "facts" / "models"
-MAX_BYTES = 64 * 2**20  # assumed: twenty times the largest published config.json
+MAX_BYTES = 32 * 2**20  # assumed: ten times the largest published config.json
 HUB_ID = re.compile(r"^[\w.-]{1,96}/[\w.-]{1,96}$")
 
 
