@@ -1,6 +1,7 @@
 """Blocks by hand: every layer kind, every sharding rule, in worlds small enough to work out."""
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
@@ -8,7 +9,8 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import Compressed, Indexer, Latent, Layer, LinearState
 from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout, page_of, stage_of
 from splitpoint.pricing.caches import vector_bytes
-from tests.pricing.geometry import attention, gdn, laid, latent, model
+from splitpoint.pricing.engines import resolved
+from tests.pricing.geometry import attention, gdn, gpu, laid, latent, model
 
 QWEN38 = model(
     [attention(4, 256) if i % 4 == 3 else gdn(128, 16) for i in range(92)],
@@ -38,27 +40,24 @@ def test_a_latent_cache_is_the_same_on_every_rank() -> None:
     assert one.block_bytes // one.block_tokens == 61 * 576 * 2
 
 
+def sparse(*, shared: bool = False) -> Latent:
+    indexer = Indexer(heads=64, dim=128, topk=2048, shared=shared)
+    return replace(latent(), indexer=indexer)
+
+
 def test_sparse_latent_attention_caches_an_index_beside_the_latent_vector() -> None:
-    sparse = Latent(
-        heads=128,
-        kv_rank=512,
-        nope_dim=128,
-        rope_dim=64,
-        value_dim=128,
-        indexer=Indexer(heads=64, dim=128, topk=2048),
-    )
-    borrowing = Latent(
-        heads=128,
-        kv_rank=512,
-        nope_dim=128,
-        rope_dim=64,
-        value_dim=128,
-        indexer=Indexer(heads=64, dim=128, topk=2048, shared=True),
-    )
-    kv = laid(model([sparse] * 3 + [borrowing]), Engine())
+    kv = laid(model([*[sparse()] * 3, sparse(shared=True)]), Engine())
     assert kv.block_tokens == 64
     assert kv.block_bytes == 64 * (4 * 1152 + 3 * (128 + 4))
     assert [group.layers for group in kv.groups] == [4]
+
+
+def test_sparse_fp8_lies_in_wider_rows_where_flashmla_serves_it() -> None:
+    subject, one = model([sparse()]), Topology()
+    for architecture, row in (("hopper", 656), ("blackwell", 576)):
+        device = replace(gpu(80, 80), architecture=architecture)
+        engine = resolved(Engine(kv_dtype="fp8"), device, one, subject)
+        assert layout(subject, one, engine).block_bytes == 64 * (row + 132)
 
 
 def test_the_published_hybrid_has_2112_token_blocks_and_759_mib_a_request() -> None:
@@ -162,8 +161,6 @@ def test_smaller_pages_take_more_tokens_where_that_divides_and_are_padded_where_
 def test_layers_that_read_an_earlier_cache_store_nothing() -> None:
     subject = model([attention(8, 128)] * 4)
     sharing = Layer(mixer=attention(8, 128), ffn=None, shares_kv=True)
-    from msgspec.structs import replace
-
     assert laid(replace(subject, layers=(*subject.layers, sharing)), Engine()) == laid(
         subject, Engine()
     )
@@ -281,8 +278,6 @@ def test_compressed_attention_packs_five_groups_side_by_side() -> None:
 def test_an_unresolved_engine_and_a_model_without_caches_are_refused() -> None:
     with pytest.raises(PlanError, match="not resolved"):
         layout(QWEN38, Topology(), Engine())
-    from msgspec.structs import replace
-
     with pytest.raises(PlanError, match="caches anything"):
         laid(replace(QWEN38, layers=(), draft_layers=()), Engine())
 

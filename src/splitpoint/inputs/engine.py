@@ -31,7 +31,11 @@ Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 
 
 class Engine(Record, frozen=True, kw_only=True):
-    """Settings of one engine process, shared by all its ranks."""
+    """Settings of one engine process, shared by all its ranks.
+
+    `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
+    rope part in 16 bit and carry scales.
+    """
 
     name: EngineName = "vllm"
     version: Version = "0.32.0"
@@ -49,3 +53,4 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()
+    packed_latent: bool | None = None

@@ -81,7 +81,8 @@ def layer_caches(
     if isinstance(layer.mixer, Attention):
         return (_attention(layer.mixer, topology.tp, kv_dtype), *_index(layer.mixer.indexer))
     if isinstance(layer.mixer, Latent):
-        return (_latent(layer.mixer, kv_dtype), *_index(layer.mixer.indexer))
+        packed = bool(engine.packed_latent) and kv_dtype == "fp8"
+        return (_latent(layer.mixer, kv_dtype, packed), *_index(layer.mixer.indexer))
     return _compressed(layer.mixer, kv_dtype)
 
 
@@ -155,9 +156,14 @@ def _attention(mixer: Attention, tp: int, dtype: Dtype) -> Cache:
     return Cache(kind="full", role="keys and values", entry=entry)
 
 
-def _latent(mixer: Latent, dtype: Dtype) -> Cache:
-    width = mixer.kv_rank + mixer.rope_dim
-    return Cache(kind="full", role="latent", entry=vector_bytes(width, dtype), latent=True)
+def _latent(mixer: Latent, dtype: Dtype, packed: bool) -> Cache:
+    if packed and mixer.indexer is not None:
+        # 656 bytes at rank 512: fp8 with one fp32 scale per 128, rope in 16 bit (vLLM 0.32
+        # mla_attention.py, fp8_ds_mla).
+        entry = mixer.kv_rank + 4 * ceil_div(mixer.kv_rank, 128) + 2 * mixer.rope_dim
+    else:
+        entry = vector_bytes(mixer.kv_rank + mixer.rope_dim, dtype)
+    return Cache(kind="full", role="latent", entry=entry, latent=True)
 
 
 def _index(indexer: Indexer | None) -> tuple[Cache, ...]:

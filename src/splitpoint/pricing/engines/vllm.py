@@ -31,6 +31,8 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     budget = engine.batched_tokens or _token_budget(hbm, small, longest, version)
     max_seqs = engine.max_seqs or min(256 if small else 1024, budget)
     blackwell = gpu is not None and gpu.architecture == "blackwell"
+    # platforms/cuda.py: FlashMLA serves sparse fp8 there, FlashInfer with plain rows on Blackwell.
+    packed = gpu is not None and gpu.architecture in ("hopper", "blackwell-rtx")
     ceiling = 1024 if blackwell and version >= (0, 28) else 512
     return replace(
         engine,
@@ -39,6 +41,7 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
         max_len=longest,
         block_size=engine.block_size or _block_size(model, blackwell, version),
         max_graph=_max_graph(engine, max_seqs, budget, ceiling, version),
+        packed_latent=packed if engine.packed_latent is None else engine.packed_latent,
     )
 
 
