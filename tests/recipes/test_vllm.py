@@ -14,7 +14,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.recipes import vllm
-from splitpoint.recipes.serving import Serving, chosen, serving
+from splitpoint.recipes.serving import Serving, chosen, of_point, serving
 from tests.report import sample
 
 GB300 = msgspec.structs.replace(sample.H20, name="GB300", gpus_per_node=4)
@@ -223,6 +223,26 @@ def test_an_answer_without_a_choice_writes_nothing(tmp_path: Path) -> None:
     verdict = msgspec.structs.replace(sample.VERDICT, choice="neither", chosen=None)
     assert vllm.write(sample.answer(verdict=verdict), tmp_path) == ()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_choice_that_cannot_be_launched_leaves_the_reason(tmp_path: Path) -> None:
+    pools = (sample.pool("prefill", 4), sample.pool("decode", 4, drafts=3))
+    point = sample.point(Deployment(pools=pools), name="chosen")
+    verdict = msgspec.structs.replace(sample.VERDICT, chosen="chosen")
+    paths = vllm.write(sample.answer(points=(point,), verdict=verdict), tmp_path)
+    assert [path.name for path in paths] == ["README.md"]
+    assert "differ in drafts, and NIXL refuses the handshake" in paths[0].read_text()
+
+
+def test_any_point_of_an_answer_can_become_a_recipe() -> None:
+    made = of_point(sample.answer(), "P 4xTP1 + D 4xTP1 prefix_aware")
+    assert "decode-3.sh" in vllm.files(made)
+
+
+def test_a_point_that_is_not_there_is_told_with_near_ones() -> None:
+    with pytest.raises(PlanError) as error:
+        of_point(sample.answer(), "8xTP1 prefix")
+    assert "8xTP1 prefix_aware" in error.value.hint
 
 
 def test_the_readme_holds_the_prediction_of_the_choice() -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from splitpoint import units
+from splitpoint.errors import PlanError, printable
 from splitpoint.inputs.deployment import Pool
 from splitpoint.inputs.workload import Slo, Workload
 from splitpoint.recipes.placement import Instance
@@ -19,6 +20,14 @@ def text(made: Serving, instances: Sequence[Instance], nodes: int, routed: bool)
         _notes(made, nodes, routed),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
+
+
+def none(made: Serving, refused: PlanError) -> str:
+    """What stands in the place of a recipe that cannot be written."""
+    return (
+        f"# No recipe for {_plain(made.model)} on {made.deployment.gpus} x {_plain(made.gpu)}\n\n"
+        f"{_plain(str(made.deployment))}: {_plain(str(refused))}\n"
+    )
 
 
 def _head(made: Serving, instances: Sequence[Instance], nodes: int) -> str:
@@ -251,5 +260,4 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 def _plain(words: str) -> str:
     """Words of a user's file as they may stand in Markdown: one line, no markup of their own."""
-    line = "".join(c if c.isprintable() else " " for c in words)
-    return "".join("\\" + c if c in "\\`*_[]<>|#" else c for c in line)
+    return "".join("\\" + c if c in "\\`*[]<>|#" else c for c in printable(words))

@@ -1,6 +1,6 @@
 """What a recipe is made from: the weights, the node, the deployment and what to expect of it."""
 
-from difflib import get_close_matches
+import difflib
 from pathlib import Path
 from typing import Literal
 
@@ -8,7 +8,6 @@ import msgspec
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment
-from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import Plan
 from splitpoint.record import Record
@@ -49,31 +48,27 @@ def serving(model: str, gpu: Gpu, deployment: Deployment) -> Serving:
 
 def chosen(answer: Answer) -> Serving | None:
     """The deployment that the verdict chose, with its predictions; None if it chose none."""
-    point = next((p for p in answer.points if p.name == answer.verdict.chosen), None)
-    return None if point is None else _predicted(answer, point)
+    return None if answer.verdict.chosen is None else of_point(answer)
 
 
-def of_point(answer: Answer, name: str | None) -> Serving:
-    """The deployment of the point of that name; without a name the chosen one."""
-    if name is None:
-        made = chosen(answer)
-        if made is None:
-            raise PlanError("plan", "chose no deployment", "name one with --point")
-        return made
-    point = next((p for p in answer.points if p.name == name), None)
+def of_point(answer: Answer, name: str | None = None) -> Serving:
+    """The deployment of a point by its name (None: of the one that the verdict chose)."""
+    from splitpoint.inputs.facts import gpu as gpu_facts
+
+    wanted = answer.verdict.chosen if name is None else name
+    if wanted is None:
+        raise PlanError("plan.json: verdict.chosen", "nothing was chosen", "name a --point")
+    point = next((p for p in answer.points if p.name == wanted), None)
     if point is None:
-        near = get_close_matches(name, [p.name for p in answer.points], n=3, cutoff=0.0)
-        raise PlanError("--point", f"no point is named {name!r}", "such as " + "; ".join(near))
-    return _predicted(answer, point)
-
-
-def _predicted(answer: Answer, point: Point) -> Serving:
-    gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_by_name(answer.plan.gpu)
+        near = difflib.get_close_matches(wanted, [p.name for p in answer.points], 3, 0.0)
+        hint = f"such as {'; '.join(near)}" if near else "nothing was simulated"
+        raise PlanError("--point", f"there is no {wanted!r} in the plan", hint)
+    gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_facts(answer.plan.gpu)
     names = {str(pool.topology) for pool in point.deployment.pools}
     return msgspec.structs.replace(
         serving(answer.plan.model, gpu, point.deployment),
         plan=answer.plan,
         points=tuple(p for p in answer.points if p.deployment == point.deployment),
         holdings=tuple(h for h in answer.holdings if h.topology in names),
-        rests_on=answer.verdict.rests_on,
+        rests_on=answer.verdict.rests_on if wanted == answer.verdict.chosen else (),
     )

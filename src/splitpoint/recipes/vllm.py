@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 
-from splitpoint.errors import PlanError
+from splitpoint.errors import PlanError, printable
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
 from splitpoint.inputs.engine import Engine, KvDtype
 from splitpoint.inputs.files import write_atomic
@@ -23,6 +23,7 @@ from splitpoint.verdict.answer import Answer
 ROUTER_PORT = 8000
 ROUTER_METRICS_PORT = 29000
 EXECUTABLE = 0o755
+README = "README.md"
 
 CACHE_DTYPES: dict[KvDtype, str] = {
     "auto": "auto",
@@ -54,14 +55,24 @@ KV_ROLES: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
 def write(what: Answer | Serving, folder: Path) -> tuple[Path, ...]:
-    """Write the recipe of an answer's choice (none: no files) or of a deployment."""
-    made = chosen(what) if isinstance(what, Answer) else what
+    """Write the recipe of a deployment, or of an answer's choice.
+
+    No choice, no files; a choice that this recipe cannot launch leaves a README that says why,
+    since the answer is worth having all the same.
+    """
+    if isinstance(what, Serving):
+        return _write(files(what), folder)
+    made = chosen(what)
     if made is None:
         return ()
+    refused = refusal(made.deployment)
+    return _write(files(made) if refused is None else {README: readme.none(made, refused)}, folder)
+
+
+def _write(made: dict[str, str], folder: Path) -> tuple[Path, ...]:
     paths = []
-    for name, text in files(made).items():
+    for name, text in made.items():
         path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
         if name.endswith((".sh", ".py")):
             path.chmod(EXECUTABLE)
@@ -71,23 +82,24 @@ def write(what: Answer | Serving, folder: Path) -> tuple[Path, ...]:
 
 def files(made: Serving) -> dict[str, str]:
     """Every file of the recipe by name."""
-    _check(made.deployment)
+    refused = refusal(made.deployment)
+    if refused is not None:
+        raise refused
     instances = place(made.deployment, made.gpus_per_node)
     nodes = 1 + max(share.node for instance in instances for share in instance.shares)
-    scripts = {
+    routed = len(instances) > 1
+    out = {"env.sh": _env(made, instances, nodes)} | {
         script_name(instance, share): _instance(made, instance, share, nodes)
         for instance in instances
         for share in instance.shares
     }
-    routed = len(instances) > 1
-    out = {"env.sh": _env(made, instances, nodes)} | scripts
     if routed:
         out["router.sh"] = _router(made.deployment, instances)
     out["run.sh"] = _run(instances, routed)
     out["stop.sh"] = STOP
     out["check.sh"] = _check_script(made, instances, routed)
     out["check.py"] = resources.files("splitpoint.recipes").joinpath("check_tokens.py").read_text()
-    out["README.md"] = readme.text(made, instances, nodes, routed)
+    out[README] = readme.text(made, instances, nodes, routed)
     return out
 
 
@@ -98,37 +110,25 @@ def script_name(instance: Instance, share: Share) -> str:
     return f"{instance.name}.node{share.node}.sh"
 
 
-def _check(deployment: Deployment) -> None:
-    """Refuse what vLLM cannot run, before it fails on a cluster."""
+def refusal(deployment: Deployment) -> PlanError | None:
+    """What vLLM would fail on once it is on a cluster; None if it can run the deployment."""
     for pool in deployment.pools:
-        if pool.engine.name != "vllm":
-            raise PlanError(
-                "engine.name", f"no launch recipe for {pool.engine.name} yet", "vllm has one"
-            )
-        if pool.engine.kv_dtype not in CACHE_DTYPES:
-            raise PlanError(
-                "engine.kv_dtype",
-                f"vLLM has no {pool.engine.kv_dtype} KV cache",
-                ", ".join(CACHE_DTYPES),
-            )
-        if pool.engine.state_dtype not in STATE_DTYPES:
-            raise PlanError(
-                "engine.state_dtype",
-                f"vLLM has no {pool.engine.state_dtype} state cache",
-                ", ".join(STATE_DTYPES),
-            )
+        engine = pool.engine
+        if engine.name != "vllm":
+            return PlanError("engine.name", f"no launch recipe for {engine.name} yet", "vllm")
+        if engine.kv_dtype not in CACHE_DTYPES:
+            what = f"vLLM has no {engine.kv_dtype} KV cache"
+            return PlanError("engine.kv_dtype", what, ", ".join(CACHE_DTYPES))
+        if engine.state_dtype not in STATE_DTYPES:
+            what = f"vLLM has no {engine.state_dtype} state cache"
+            return PlanError("engine.state_dtype", what, ", ".join(STATE_DTYPES))
         if pool.role == "decode" and pool.topology.pp > 1:
-            raise PlanError(
-                "deployment",
-                f"{pool}: NIXL's decode side runs without pipeline stages",
-                "pp = 1 for decode",
-            )
+            what = f"{pool}: NIXL's decode side runs without pipeline stages"
+            return PlanError("deployment", what, "pp = 1 for decode")
     if deployment.split and len({pool.engine.drafts for pool in deployment.pools}) > 1:
-        raise PlanError(
-            "deployment",
-            "prefill and decode differ in drafts, and NIXL refuses the handshake",
-            "the same drafts on both sides",
-        )
+        what = "prefill and decode differ in drafts, and NIXL refuses the handshake"
+        return PlanError("deployment", what, "the same drafts on both sides")
+    return None
 
 
 def flags(pool: Pool, served: str) -> list[tuple[str, ...]]:
@@ -235,7 +235,7 @@ def _instance(made: Serving, instance: Instance, share: Share, nodes: int) -> st
     gpus = _plural(len(share.gpus), "GPU")
     place_words = f"{gpus} of node {share.node}" if nodes > 1 else gpus
     lines = [
-        f"# {instance.name}: {_comment(str(instance.pool.topology))} on {place_words}.",
+        f"# {instance.name}: {printable(str(instance.pool.topology))} on {place_words}.",
         "# Extra `vllm serve` flags may be given as arguments.",
         *HERE,
         *(f"export {name}={value}" for name, value in exports.items()),
@@ -378,10 +378,6 @@ def _json(value: dict[str, object]) -> str:
 
 def _quote(word: str) -> str:
     return shlex.quote(word)
-
-
-def _comment(words: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in words)
 
 
 def _plural(count: int, noun: str) -> str:

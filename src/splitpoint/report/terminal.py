@@ -16,6 +16,7 @@ from splitpoint.pricing.price import Price, Table
 from splitpoint.report import words
 from splitpoint.report.columns import Column, table, wrap
 from splitpoint.verdict.answer import Answer, Claim, Comparison, Condition, Holding, Point, Wall
+from splitpoint.verdict.replay import InstanceState, Spread, Summary
 
 INDENT = 2
 MOST_REJECTED = 6
@@ -43,10 +44,16 @@ def render(answer: Answer, console: Console) -> None:
         out.bullets(answer.notes)
     _verdict(answer, out)
     out.section("Recipe")
-    if answer.recipes:
-        out.bullets(answer.recipes)
-    else:
-        out.say("none: no deployment was chosen")
+    out.bullets(_folders(answer.recipes) or ["none: no deployment was chosen"])
+
+
+def _folders(paths: Sequence[str]) -> list[str]:
+    """The files by folder: "recipes: README.md, run.sh"."""
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        parent, _, name = path.rpartition("/")
+        folders.setdefault(parent, []).append(name)
+    return [f"{folder or '.'}: {', '.join(names)}" for folder, names in folders.items()]
 
 
 class _Page:
@@ -622,3 +629,106 @@ def render_trace(summary: TraceSummary, console: Console) -> None:
     if summary.notes:
         out.section("Notes")
         out.bullets(summary.notes)
+
+
+def render_run(summary: Summary, console: Console) -> None:
+    """Print a run in numbers: what finished first, then how fast."""
+    out = _Page(console)
+    out.title(
+        f"{words.plain(summary.deployment)}: {units.count(summary.requests)} requests, "
+        f"{summary.origin}"
+    )
+    ended = ", ".join(
+        f"{units.count(count)} {words.plain(outcome.replace('_', ' '))}"
+        for outcome, count in summary.outcomes.items()
+    )
+    pairs = [
+        ("requests", f"{ended}; success {words.percent(summary.success)}"),
+        ("duration", f"{words.seconds(summary.duration_s)} on {summary.gpus} GPUs"),
+        (
+            "throughput",
+            f"{words.count(summary.total_tok_s)} total tok/s ({words.count(summary.input_tok_s)} "
+            f"in, {words.count(summary.output_tok_s)} out)",
+        ),
+        (
+            "per GPU",
+            f"{words.count(summary.total_tok_s_gpu)} total tok/s, "
+            f"{words.three(summary.output_tok_s_gpu)} output tok/s",
+        ),
+        ("per user", f"{words.three(summary.interactivity)} tok/s (1 / median TPOT)"),
+    ]
+    if summary.attainment is not None and summary.goodput_s is not None:
+        pairs.append(
+            (
+                "within SLO",
+                f"{words.percent(summary.attainment)} of all requests, goodput "
+                f"{units.rate(summary.goodput_s, 'req')}",
+            )
+        )
+    if summary.ttft_stack is not None:
+        stack = summary.ttft_stack
+        pairs.append(
+            (
+                "mean TTFT",
+                f"queue {words.seconds(stack.queue)}, prefill {words.seconds(stack.prefill)}, "
+                f"transfer {words.seconds(stack.transfer)}, decode wait "
+                f"{words.seconds(stack.decode_wait)}",
+            )
+        )
+    out.labelled(pairs)
+    out.gap()
+    out.rows(
+        [Column("of finished requests", "name"), *map(Column, ("mean", "p50", "p90", "p99"))],
+        [
+            [name, *map(_known_seconds, (spread.mean, spread.p50, spread.p90, spread.p99))]
+            for name, spread in _spreads(summary)
+        ],
+    )
+    out.gap()
+    out.rows(
+        [
+            Column("KV pool", "words"),
+            Column("blocks"),
+            Column("KV used\nmean"),
+            Column("KV used\np99"),
+            Column("held"),
+            Column("busy"),
+            Column("hits"),
+            Column("waiting"),
+            Column("preempted"),
+        ],
+        [_instance_row(summary, state) for state in summary.instances],
+    )
+    if summary.notes:
+        out.section("Notes")
+        out.bullets(summary.notes)
+
+
+def _spreads(summary: Summary) -> list[tuple[str, Spread]]:
+    return [
+        ("TTFT", summary.ttft),
+        ("TPOT", summary.tpot),
+        ("gap between tokens", summary.itl),
+        ("end to end", summary.e2el),
+    ]
+
+
+def _known_seconds(value: float | None) -> str:
+    return words.UNKNOWN if value is None else words.seconds(value)
+
+
+def _instance_row(summary: Summary, state: InstanceState) -> list[str]:
+    ranked = any(s.pool == state.pool and s.rank > 0 for s in summary.instances)
+    first = min(s.instance for s in summary.instances if s.pool == state.pool)
+    rank = f".{state.rank}" if ranked else ""
+    return [
+        f"{words.plain(state.role)} {state.instance - first}{rank}",
+        units.count(state.kv_blocks),
+        words.percent(state.kv_used_mean),
+        words.percent(state.kv_used_p99),
+        words.percent(state.kv_held_mean),
+        words.percent(state.busy_share),
+        words.percent(state.prefix_hit_share),
+        words.three(round(state.waiting_mean, 2)),
+        units.count(state.preemptions),
+    ]
