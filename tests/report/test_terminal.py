@@ -2,14 +2,23 @@
 
 import io
 import re
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.trace import describe
+from splitpoint.inputs.traces.synth import preset
+from splitpoint.pricing.price import Price, price
 from splitpoint.report import terminal
 from splitpoint.verdict.answer import Answer
+from splitpoint.verdict.replay import summary as summary_of
 from tests.report import sample
 
 
@@ -92,3 +101,55 @@ def test_hostile_names_reach_the_terminal_as_words() -> None:
     text = told(sample.answer(model=sample.HOSTILE, points=(point,), notes=(sample.HOSTILE,)))
     assert "\x1b" not in text and "\u202e" not in text
     assert "[x](y)" in text
+
+
+def shown(render: Callable[[Console], None], width: int = 80) -> str:
+    """What a renderer prints."""
+    stream = io.StringIO()
+    render(Console(file=stream, width=width))
+    return stream.getvalue()
+
+
+ENGINE = Engine(
+    kv_dtype="fp8", state_dtype="bf16", prefix_caching=False, max_len=10240, version="0.26.1"
+)
+
+
+def priced(**given: object) -> Price:
+    """Qwen3.8-2.4T at 9,216 tokens, as vLLM's "PD serving of Qwen3.8-2.4T" counts it."""
+    arguments: dict[str, Any] = {"kv_bytes": 4 * 2**30} | given
+    model = load_model("Qwen/Qwen3.8-2.4T-A95B")
+    return price(model, None, Topology(), ENGINE, context=9216, **arguments)
+
+
+def test_a_price_shows_the_published_request() -> None:
+    text = shown(lambda console: terminal.render_price(priced(), console))
+    assert "759.0 MiB in 184 pages" in text
+    assert "2,112 tokens" in text and "37.5%" in text and "12.7%" in text
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+
+
+def test_a_price_that_does_not_fit_says_by_how_much() -> None:
+    text = shown(lambda console: terminal.render_price(priced(kv_bytes=2**20), console))
+    assert re.search(r"does not fit: short by \d", text)
+
+
+def test_a_trace_is_told_in_numbers() -> None:
+    summary = describe(preset("chat", seed=0, requests=50))
+    text = shown(lambda console: terminal.render_trace(summary, console))
+    assert "50 requests" in text and "busiest minute" in text
+    assert f"input {summary.isl.mean:,.0f} {summary.isl.p50:,.0f}" in re.sub(" +", " ", text)
+
+
+def test_a_run_tells_its_failures_beside_its_latencies() -> None:
+    run = sample.run(split=True)
+    outcome = run.requests.outcome.copy()
+    outcome[:10] = 1
+    requests = msgspec.structs.replace(run.requests, outcome=outcome)
+    told_run = summary_of(
+        msgspec.structs.replace(run, requests=requests), sample.SPLIT, sample.answer().plan.slo
+    )
+    text = shown(lambda console: terminal.render_run(told_run, console))
+    assert "30 done, 10 timed out; success 75.0%" in re.sub(r"\s+", " ", text)
+    assert "prefill 0" in text and "decode 1" in text
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
