@@ -114,8 +114,13 @@ def layout(
     states = [cache.entry for _, _, cache in caches if cache.kind == "state"]
     if not law.pages_equal:
         return _token_pool(caches, topology, engine.block_size, in_flight, law.state_blocks)
-    block = _block_tokens([c for _, _, c in caches], engine.block_size, smallest_block, law)
-    groups = _groups(_placed(caches, block), law)
+    token_bytes = max(
+        (c.entry for _, _, c in caches if c.kind != "state" and c.role != "index"), default=0
+    )
+    latent = any(c.latent for _, _, c in caches)
+    grain = _grain(engine.block_size, smallest_block, latent, law)
+    block = _block_tokens(max(states, default=0), token_bytes, engine.block_size, grain)
+    groups = _groups(_placed(caches, block, token_bytes), law)
     needs = [_stage_bytes(groups, stage, law) for stage in range(topology.pp)]
     worst = needs.index(max(needs))
     kept = [[p for p in group if p.stage == worst] for group in groups]
@@ -202,24 +207,24 @@ def _owned(model: Model, topology: Topology, engine: Engine) -> list[Owned]:
     ]
 
 
-def _block_tokens(caches: Sequence[Cache], block_size: int, smallest_block: int, law: Rules) -> int:
+def _grain(block_size: int, smallest_block: int, latent: bool, law: Rules) -> int:
+    """Block tokens of a hybrid are multiples of this."""
+    grain = max(smallest_block, block_size) if law.block_is_grain else smallest_block
+    return max(grain, law.latent_grain) if latent else grain
+
+
+def _block_tokens(state: int, token_bytes: int, block_size: int, grain: int) -> int:
     """Tokens of a block: large enough that an attention page holds the largest state.
 
-    block = grain x ceil(state / (grain x attention bytes per token)), grain the larger of the
-    backend's smallest block and the block size asked for; never below the block size.
+    block = grain x ceil(state / (grain x attention bytes per token)), never below the block size.
     """
-    states = [cache.entry for cache in caches if cache.kind == "state"]
-    attention = [cache for cache in caches if cache.kind != "state" and cache.role != "index"]
-    if not states or not attention or not law.pages_equal:
+    if not state or not token_bytes:
         return block_size
-    grain = max(smallest_block, block_size) if law.block_is_grain else smallest_block
-    if any(cache.latent for cache in attention):
-        grain = max(grain, law.latent_grain)
-    token_bytes = max(cache.entry for cache in attention)
-    return max(block_size, grain * ceil_div(max(states), grain * token_bytes))
+    return max(block_size, grain * ceil_div(state, grain * token_bytes))
 
 
-def _placed(caches: Sequence[Owned], block: int) -> list[Placed]:
+def _placed(caches: Sequence[Owned], block: int, token_bytes: int) -> list[Placed]:
+    """Caches with their pages; a state's page is padded to an attention page."""
     # Layers of one kind share one cache object, which is measured once.
     measured: dict[int, tuple[int, int, int]] = {}
     placed = []
@@ -228,7 +233,10 @@ def _placed(caches: Sequence[Owned], block: int) -> list[Placed]:
         if sizes is None:
             tokens = cache.block_tokens or block
             entries = 1 if cache.kind == "state" else max(tokens // cache.stride, 1)
-            sizes = measured[id(cache)] = (tokens, cache.page(block), cache.entry * entries)
+            page = cache.page(block)
+            if cache.kind == "state":
+                page = max(page, block * token_bytes)
+            sizes = measured[id(cache)] = (tokens, page, cache.entry * entries)
         placed.append(Placed(cache, layer, stage, *sizes))
     return placed
 

@@ -50,7 +50,8 @@ class Cache(Record, frozen=True, kw_only=True):
 
     `entry` bytes hold `stride` tokens (for a state: one request). `block_tokens` > 0 fixes the
     block of this cache whatever the engine's block size. Pages are rounded up to `alignment`.
-    `latent` pages cannot be padded to another size. `role` names it for people.
+    `latent` pages cannot be padded to another size. `role` names it for people; `heads` of
+    `width` elements tell apart layers whose entries happen to be as large.
     """
 
     kind: GroupKind
@@ -61,6 +62,8 @@ class Cache(Record, frozen=True, kw_only=True):
     block_tokens: int = 0
     alignment: int = 1
     latent: bool = False
+    heads: int = 1
+    width: int = 0
 
     def page(self, block_tokens: int) -> int:
         """Bytes of one page: block_tokens / stride entries, rounded up to the alignment."""
@@ -149,11 +152,15 @@ def _attention(mixer: Attention, tp: int, dtype: Dtype) -> Cache:
     # Heads are replicated once tp exceeds their count, never fewer than one.
     heads = ceil_div(mixer.kv_heads, tp)
     entry = heads * (vector_bytes(mixer.head_dim, dtype) + vector_bytes(mixer.value_dim, dtype))
-    if mixer.window > 0:
-        return Cache(kind="window", role="keys and values", entry=entry, window=mixer.window)
-    if mixer.chunk > 0:
-        return Cache(kind="chunk", role="keys and values", entry=entry, window=mixer.chunk)
-    return Cache(kind="full", role="keys and values", entry=entry)
+    kind: GroupKind = "window" if mixer.window else "chunk" if mixer.chunk else "full"
+    return Cache(
+        kind=kind,
+        role="keys and values",
+        entry=entry,
+        window=mixer.window or mixer.chunk,
+        heads=heads,
+        width=mixer.head_dim + mixer.value_dim,
+    )
 
 
 def _latent(mixer: Latent, dtype: Dtype, packed: bool) -> Cache:
