@@ -16,7 +16,15 @@ class PlanError(Exception):
 
     def __str__(self) -> str:
         tail = f" ({self.hint})" if self.hint else ""
-        return f"{self.where}: {self.what}{tail}"
+        return printable(f"{self.where}: {self.what}{tail}")
+
+
+def printable(text: str) -> str:
+    """The text on one line, without what could paint a terminal or break an encoder."""
+    if text.isprintable():
+        return text
+    escaped = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(escaped)
 
 
 class OutsideError(Exception):

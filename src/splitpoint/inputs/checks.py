@@ -22,7 +22,7 @@ from typing import (
 
 import msgspec
 
-from splitpoint.errors import PlanError
+from splitpoint.errors import PlanError, printable
 
 SHOWN = 20
 
@@ -78,8 +78,8 @@ def fail(where: str, problems: Sequence[Problem]) -> None:
 
 
 def inside(path: str, key: str) -> str:
-    """The path of a key inside `path`, short and printable whatever the key holds."""
-    shown = key if key.isprintable() else repr(key)[1:-1]
+    """The path of a key inside `path`, short and on one line whatever the key holds."""
+    shown = printable(key)
     shown = shown if len(shown) <= 60 else f"{shown[:57]}..."
     return f"{path}.{shown}" if path else shown
 

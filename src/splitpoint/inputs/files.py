@@ -27,8 +27,8 @@ MAX_TEXT_BYTES = 8 * 1024**3
 MAX_LINE = 4 * 1024**2
 # Deflate reaches 1,032; the public traces reach 4 to 20 (measured on the Mooncake, Azure and WEKA
 # files), so past the first few MiB a larger ratio than this is a bomb.
-MAX_RATIO = 300
-RATIO_FROM = 8 * 1024**2
+MAX_RATIO = 100
+RATIO_FROM = 4 * 1024**2
 CHUNK = 1024**2
 
 
