@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import msgspec
 
@@ -148,14 +148,8 @@ def ladder(
     """The memory ladder of a resolved engine's heaviest rank; `overrides` sets rungs in bytes."""
     given = _checked(overrides or {})
     law = rules(engine, topology)
-    physical = _rung(given, "physical", physical_bytes(gpu), "published", "vendor's figure in GiB")
-    driver = _rung(
-        given,
-        "driver",
-        physical.bytes - gpu.hbm,
-        "published",
-        gpu.sources.get("hbm_gib", "what the driver reports"),
-    )
+    physical = _rung(given, "physical", physical_bytes(gpu), *_source(gpu, "marketed_gb"))
+    driver = _rung(given, "driver", physical.bytes - gpu.hbm, *_source(gpu, "hbm_gib"))
     total = physical.bytes - driver.bytes
     weights = (
         _given("weights", given["weights"])
@@ -307,9 +301,22 @@ def _unused(law: Rules, fraction: float, total: int, non_torch: int, taken: int)
             return max(round((total - taken) * (1 - fraction)), 0)
 
 
+def _source(gpu: Gpu, field: str) -> tuple[Origin, str]:
+    """Origin and words of a GPU's field, whose source says "published: ..." or the like."""
+    text = gpu.sources.get(field, "")
+    origin, colon, words = text.partition(": ")
+    if colon and origin in get_args(Origin):
+        return cast(Origin, origin), words
+    return "assumed", text or f"the GPU's {field}, without a source"
+
+
 def _fraction_words(law: Rules, engine: Engine) -> str:
-    words = law.budget.replace("of ", "of the memory ", 1) if "free" in law.budget else "of total"
-    return f"1 - {engine.utilization:g} {words}"
+    share = {
+        "of total": "the reported memory",
+        "of free before load": "the memory free before loading",
+        "of free after load": "the memory free after loading",
+    }[law.budget]
+    return f"the engine takes {engine.utilization:g} of {share}"
 
 
 def _rung(
