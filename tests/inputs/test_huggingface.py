@@ -584,10 +584,35 @@ def test_mixed_precision_lists_its_modules() -> None:
     assert dtypes(moe(quantization_config=quant)) == ["fp8", None, "bf16", "nvfp4", "nvfp4"]
 
 
+def test_compressed_tensors_groups_may_name_their_modules() -> None:
+    nvfp4 = {"num_bits": 4, "type": "float", "group_size": 16}
+    fp8 = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+    groups = {
+        "group_0": {"targets": ["re:.*self_attn.*"], "weights": fp8},
+        "group_1": {"targets": ["re:.*mlp.experts.*"], "weights": nvfp4},
+    }
+    quant = {"quant_method": "compressed-tensors", "config_groups": groups, "ignore": ["lm_head"]}
+    assert dtypes(moe(quantization_config=quant)) == ["fp8", None, "bf16", "nvfp4", "bf16"]
+
+
+def test_quark_has_a_format_for_all_and_others_by_pattern() -> None:
+    quant = {
+        "quant_method": "quark",
+        "global_quant_config": {"weight": {"dtype": "fp4", "group_size": 32}},
+        "layer_quant_config": {"*self_attn*": {"weight": {"dtype": "fp8_e4m3"}}},
+        "exclude": ["lm_head", "model.layers.0.mlp"],
+    }
+    model = read(dense(quantization_config=quant))
+    assert (model.weights.mlp, model.weights.attention) == ("mxfp4", "fp8")
+    first = model.layers[0].weights
+    assert first is not None and first.mlp == "bf16"
+
+
 @pytest.mark.parametrize(
     "quant",
     [
         {"quant_method": "alchemy"},
+        {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp3"}}},
         {"quant_method": "modelopt", "quant_algo": "FP2"},
         {"quant_method": "gptq", "bits": 3},
         {"quant_method": "fp8", "ignore": ["re:(a+)+$"]},

@@ -61,9 +61,10 @@ DEFAULTS: dict[str, Mapping[str, object]] = {
 
 # A left-over key with one of these in its name may hold a state, a latent or a sparse cache.
 HINT = re.compile(
-    r"ssm|mamba|state|conv|linear_|recurren|rwkv|retention|retnet|lightning|delta|hyena|"
-    r"lora_rank|latent|compress|sparse|index|kv_shared|cross_layer|attn_type|attention_type|"
-    r"hybrid|memory|(?:^|_)cla(?:$|_)|fourier|wkv|gla_|kda|mla|swa_|block_types|layer_types|block_configs"
+    r"ssm|mamba|state|conv|linear_|recurren|rwkv|wkv|retention|retnet|lightning|delta|hyena|"
+    r"fourier|gla_|kda|mla|lora_rank|latent|compress|sparse|index|memory|hybrid|swa_|"
+    r"kv_shared|cross_layer|(?:^|_)cla(?:$|_)|attn_type|attention_type|"
+    r"block_types|layer_types|block_configs"
 )
 # Left-over keys of an unknown architecture that may hold geometry.
 GEOMETRY = re.compile(
@@ -72,17 +73,20 @@ GEOMETRY = re.compile(
 )
 # Names that match by accident: training, initialisation, tokens, generation, implementation.
 HARMLESS = re.compile(
-    r"^(?:output_hidden_states|ignore_index|hidden_states?_.*|use_mamba_kernels|.*_bias|.*_act|activation_.*|.*rope_theta|"
-    r"indexer_rope_interleave|.*token_(?:id|index)|time_step_.*|initializer_.*|.*dropout.*|"
-    r"residual_in_fp32|pretraining_.*|problem_type|model_type|rope_.*|chunk_size_feed_forward|"
-    r"chunk_size|no_repeat_ngram_size|num_return_sequences|num_beam.*|encoder_no_repeat.*|"
-    r"gradient_checkpointing.*|.*_layer_?norm.*|.*layer_norm.*|layernorm.*|norm_.*|qk_norm_type|"
-    r"tie_.*|router_.*|.*_coef|vocab_size|bos_.*|eos_.*|torch_dtype|dtype|rotary_dim|"
-    r"original_max_position_embeddings|max_window_layers|use_cache|moe_router_dtype|"
-    r"mamba_hidden_act|mamba_chunk_size|is_.*|rms_norm_.*|final_logit_.*|n_group|topk_group|"
-    r"num_expert_group|topk_method|expand|ep_size|num_logits_to_keep|auto_map|"
-    r"mtp_use_dedicated_embeddings|mamba_ssm_(?:cache_)?dtype|add_cross_attention|cache_.*|"
-    r"cross_attention_hidden_size|moe_shared_expert_overlap|return_.*|group_.*|type_vocab_size)$"
+    r"^(?:"
+    r"model_type|torch_dtype|dtype|vocab_size|type_vocab_size|rotary_dim|tie_.*|is_.*|use_cache|"
+    r".*_bias|.*_act|activation_.*|.*rope_theta|rope_.*|indexer_rope_interleave|qk_norm_type|"
+    r"norm_.*|rms_norm_.*|.*layer_?norm.*|.*_layer_norm.*|final_logit_.*|residual_in_fp32|"
+    r"initializer_.*|.*dropout.*|pretraining_.*|gradient_checkpointing.*|.*_coef|problem_type|"
+    r"router_.*|moe_router_dtype|n_group|topk_group|topk_method|num_expert_group|group_.*|ep_size|"
+    r"moe_shared_expert_overlap|mtp_use_dedicated_embeddings|max_window_layers|"
+    r"original_max_position_embeddings|time_step_.*|expand|chunk_size|mamba_chunk_size|"
+    r"use_mamba_kernels|mamba_hidden_act|mamba_ssm_(?:cache_)?dtype|"
+    r"bos_.*|eos_.*|.*token_(?:id|index)|ignore_index|auto_map|cache_.*|return_.*|"
+    r"output_hidden_states|hidden_states?_.*|add_cross_attention|cross_attention_hidden_size|"
+    r"chunk_size_feed_forward|num_beam.*|num_return_sequences|num_logits_to_keep|"
+    r"no_repeat_ngram_size|encoder_no_repeat.*"
+    r")$"
 )
 # Tables whose inside says nothing about the text model.
 ASIDE = re.compile(

@@ -137,15 +137,23 @@ class Format(NamedTuple):
     scale_bits: int = 0
 
 
+class Target(NamedTuple):
+    """A format for the modules that a pattern names."""
+
+    pattern: str
+    format: Format | None
+
+
 class Quantization(NamedTuple):
-    """What a checkpoint says: a format for all (None: unquantised), one per kind and module, and
-    the modules left out."""
+    """What a checkpoint says: a format for all (None: unquantised), one per kind, module or
+    pattern of modules, and the modules left out."""
 
     default: Format | None
     by_module: Mapping[str, Format]
     by_kind: Mapping[Kind, Format]
     ignored: tuple[str, ...]
     kv_dtype: Dtype | None
+    targets: tuple[Target, ...] = ()
 
     def with_mxfp4_experts(self) -> "Quantization":
         """The same with routed experts in MXFP4 (DeepSeek V4 states them in a key of its own)."""
@@ -181,7 +189,9 @@ def read_quantization(config: Keys, beside: Keys | None) -> Quantization:
 
 def _read(keys: Keys) -> Quantization:
     method = keys.word("quant_method").lower()
-    ignored = keys.words("ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers")
+    ignored = keys.words(
+        "ignore", "modules_to_not_convert", "exclude_modules", "ignored_layers", "exclude"
+    )
     whole = Quantization(None, {}, {}, _patterns(keys, ignored), _kv_dtype(keys))
     algorithm = keys.word("quant_algo").upper()
     if algorithm == "MIXED_PRECISION":
@@ -189,7 +199,9 @@ def _read(keys: Keys) -> Quantization:
     if algorithm:
         return whole._replace(default=_algorithm(keys, algorithm, keys))
     if method == "compressed-tensors" or keys.has("config_groups"):
-        return whole._replace(default=_compressed(keys))
+        return _compressed(keys, whole)
+    if method == "quark":
+        return _quark(keys, whole)
     if method in ("fp8", "fbgemm_fp8", "modelopt_fp8"):
         return whole._replace(default=_fp8(keys))
     if method in ("awq", "gptq", "awq_marlin", "gptq_marlin", "auto-round"):
@@ -216,13 +228,51 @@ def _integer(keys: Keys) -> Format:
     return Format("int4" if bits == 4 else "int8", max(group or 0, 0), 16 + bits)
 
 
-def _compressed(keys: Keys) -> Format | None:
+def _compressed(keys: Keys, whole: Quantization) -> Quantization:
+    """compressed-tensors: one group for all linear layers, or groups that name their modules."""
     groups = keys.table("config_groups")
-    found = [_group(groups.table(name)) for name in list(groups.values)[:16]]
-    formats = [f for f in found if f is not None]
-    if len(set(formats)) > 1:
+    default: list[Format | None] = []
+    targets: list[Target] = []
+    for name in list(groups.values)[:MAX_GENERAL]:
+        group = groups.table(name)
+        form, patterns = _group(group), group.words("targets")
+        named = [p for p in patterns if p.startswith("re:") or "." in p or "*" in p]
+        if named:
+            targets += [Target(p, form) for p in _patterns(group, named)]
+        else:
+            default.append(form)
+    if len(set(default)) > 1:
         keys.problem("config_groups", "several formats without the modules they apply to")
-    return formats[0] if formats else None
+    found = default[0] if default else None
+    return whole._replace(default=found, targets=tuple(targets[:MAX_GENERAL]))
+
+
+def _quark(keys: Keys, whole: Quantization) -> Quantization:
+    """AMD Quark: one weight format for all, others for the modules that a pattern names."""
+    named = keys.table("layer_quant_config")
+    targets = []
+    for pattern in _patterns(named, list(named.values)[:MAX_GENERAL]):
+        inside = next(n for n in named.values if _canonical(n) == pattern or n == pattern)
+        targets.append(Target(pattern, _quark_weight(named.table(inside))))
+    found = _quark_weight(keys.table("global_quant_config"))
+    return whole._replace(default=found, targets=tuple(targets))
+
+
+def _quark_weight(keys: Keys) -> Format | None:
+    weight = keys.table("weight")
+    word = weight.word("dtype").lower()
+    if not word:
+        return None
+    if word == "fp4":
+        return Format("mxfp4")
+    if word.startswith(("fp8", "float8")):
+        return Format("fp8")
+    if word in ("int4", "uint4", "int8", "uint8"):
+        bits = 4 if "4" in word else 8
+        group = weight.optional("group_size", low=-1) or 0
+        return Format("int4" if bits == 4 else "int8", max(group, 0), 16 + bits)
+    weight.problem("dtype", f"{shown(word)} weights are not supported")
+    return None
 
 
 def _group(keys: Keys) -> Format | None:
@@ -371,10 +421,13 @@ class _Matcher:
             return listed
         default = self.quantization.by_kind.get(kind, self.quantization.default)
         # The methods that quantise linear layers leave the output head alone unless it is listed.
-        if default is None or kind == "lm_head":
+        if kind == "lm_head" or (default is None and not self.quantization.targets):
             return None
         patterns = self.everywhere + self.by_layer.get(place.layer, [])
-        return None if any(_names(p, n) for p in patterns for n in names) else default
+        if any(_names(p, n) for p in patterns for n in names):
+            return None
+        named = (t for t in self.quantization.targets if any(_names(t.pattern, n) for n in names))
+        return next((t.format for t in named), default)
 
     def _listed(self, names: list[str], place: Place) -> Format | None:
         """The format that a mixed checkpoint lists for the first of `names` that it lists.
