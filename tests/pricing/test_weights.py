@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import (
     Attention,
@@ -132,6 +133,13 @@ def test_a_rank_holds_what_the_engine_printed(
     assert held.total / GIB == pytest.approx(printed, rel=0.01)
 
 
+def test_qwen38_has_the_published_expert_and_other_weights() -> None:
+    # vLLM blog 2026-09-21: 1,242 GiB of experts in NVFP4, 91 GiB of everything else in bf16
+    held = on_rank(load_model("qwen3.8-2.4t"))
+    assert round(held.experts / GIB) == 1242
+    assert round((held.total - held.experts) / GIB) == 91
+
+
 # Small worlds by hand
 
 
@@ -236,6 +244,16 @@ def test_mxfp4_experts_are_padded_by_the_kernels_of_the_version() -> None:
     assert on_rank(small, engine="0.11.0").padding == 3 * 256 * 128 * 17 // 32 - stored
     assert on_rank(small, engine="0.11.0", tp=2).padding == (3 * 256 * 64 - 3 * 64 * 40) * 17 // 32
     assert on_rank(small, tp=2).padding == (3 * 256 * 128 - 3 * 64 * 40) * 17 // 32
+
+
+def test_blackwell_pads_mxfp4_experts_further() -> None:
+    # gpt-oss-120b at TP8: 360 columns a rank become 384 for Marlin, 512 for FlashInfer
+    oss, topology = load_model("openai/gpt-oss-120b"), Topology(tp=8)
+    hopper = rank_weights(oss, topology, drafts=False, gpu=gpu("H200"))
+    blackwell = rank_weights(oss, topology, drafts=False, gpu=gpu("B200"))
+    assert hopper == rank_weights(oss, topology, drafts=False)
+    matrix = 36 * 128 * 3 * 3072 * 17 // 32
+    assert blackwell.padding - hopper.padding == matrix * (512 - 384)
 
 
 def test_state_mixers_by_hand() -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import (
     Attention,
     Compressed,
@@ -70,12 +71,14 @@ SCALES: dict[Dtype, tuple[int, int]] = {"mxfp4": (32, 8), "nvfp4": (16, 8)}
 # vLLM pads the vocabulary to this before it cuts it (DEFAULT_VOCAB_PADDING_SIZE).
 VOCAB_PADDING = 64
 
-# The MXFP4 expert kernels of vLLM need padded matrices (quantization/mxfp4.py): Marlin's, seen on
-# Hopper with 0.22, the hidden size to 256 and a rank's expert width to 128; Triton's before them,
-# seen with 0.11, the width to 64. Where between the two the change came is assumed.
+# The MXFP4 expert kernels of vLLM need padded matrices (quantization/mxfp4.py, 2025): Marlin's the
+# hidden size to 256 and a rank's expert width to 128, FlashInfer's on Blackwell both to 256,
+# Triton's the width to 64. Printed loads on Hopper fit Triton with 0.11 and Marlin with 0.22; where
+# between the two the change came is assumed.
 MXFP4_HIDDEN = 256
 MXFP4_WIDTH = 128
 MXFP4_WIDTH_TRITON = 64
+MXFP4_WIDTH_BLACKWELL = 256
 MARLIN_SINCE = (0, 12)
 
 
@@ -183,15 +186,22 @@ def parameters(model: Model, *, drafts: bool = False) -> Parameters:
 
 
 def rank_weights(
-    model: Model, topology: Topology, *, drafts: bool, engine: Engine = LATEST
+    model: Model,
+    topology: Topology,
+    *,
+    drafts: bool,
+    engine: Engine = LATEST,
+    gpu: Gpu | None = None,
 ) -> RankWeights:
     """Bytes of weights on the heaviest rank, as vLLM shards them.
 
     Heads, columns and vocabulary by tp; KV heads replicated past their count; MLA
     down-projections, norms and routers on every rank; experts by tp x dp, or whole experts
-    ceil(count / ep); layers by pipeline stage, where the heaviest stage counts.
+    ceil(count / ep); layers by pipeline stage, where the heaviest stage counts. The engine's
+    version and the GPU decide how MXFP4 experts are padded.
     """
-    stages = [_stage(model, topology, drafts, engine, s) for s in range(topology.pp)]
+    width = _mxfp4_width(engine, gpu)
+    stages = [_stage(model, topology, drafts, width, s) for s in range(topology.pp)]
     return max(stages, key=lambda stage: stage.total)
 
 
@@ -213,7 +223,7 @@ def _count(counts: Counter[str], parts: tuple[Part, ...], times: int, ffn: Ffn |
 
 
 def _stage(
-    model: Model, topology: Topology, drafts: bool, engine: Engine, stage: int
+    model: Model, topology: Topology, drafts: bool, mxfp4_width: int, stage: int
 ) -> RankWeights:
     """Bytes on one rank of a pipeline stage."""
     counts = stage_layers(len(model.layers), topology.pp)
@@ -225,7 +235,7 @@ def _stage(
     if drafted:
         held.update(model.draft_layers)
     for layer, times in held.items():
-        for name, found in _layer_bytes(layer, model, topology, engine).items():
+        for name, found in _layer_bytes(layer, model, topology, mxfp4_width).items():
             size[name] += found * times
     if drafted:
         for part in draft_parts(model):
@@ -245,7 +255,9 @@ def _stage(
     return RankWeights(**{name: size[name] for name in RankWeights.__struct_fields__})
 
 
-def _layer_bytes(layer: Layer, model: Model, topology: Topology, engine: Engine) -> dict[str, int]:
+def _layer_bytes(
+    layer: Layer, model: Model, topology: Topology, mxfp4_width: int
+) -> dict[str, int]:
     weights = layer.weights or model.weights
     size: Counter[str] = Counter()
     for part in layer_parts(layer, model.hidden):
@@ -253,7 +265,7 @@ def _layer_bytes(layer: Layer, model: Model, topology: Topology, engine: Engine)
         size[part.kind] += _stored(count, part, model, weights)
         mxfp4 = part.stored == "experts" and weights.experts == "mxfp4"
         if mxfp4 and isinstance(layer.ffn, Experts):
-            padded = _padded(part, layer.ffn, count, topology, engine)
+            padded = _padded(part, layer.ffn, count, topology, mxfp4_width)
             size["padding"] += _stored(padded - count, part, model, weights)
     if isinstance(layer.mixer, Latent) and BITS[weights.attention] < 16:
         mla = layer.mixer
@@ -276,13 +288,20 @@ def _on_rank(part: Part, topology: Topology) -> int:
     return part.unit * (part.units if whole else _ceil(part.units, tp)) * part.copies
 
 
-def _padded(part: Part, ffn: Experts, count: int, topology: Topology, engine: Engine) -> int:
+def _padded(part: Part, ffn: Experts, count: int, topology: Topology, wanted: int) -> int:
     """`count` expert weights with both sides of each matrix rounded up for the MXFP4 kernels."""
     ways = 1 if topology.ep > 1 else topology.tp * topology.dp
     width = _ceil(ffn.width, ways)
     sides = part.unit // (3 if ffn.gated else 2)
-    wanted = MXFP4_WIDTH if _version(engine) >= MARLIN_SINCE else MXFP4_WIDTH_TRITON
     return count * _up(width, wanted) * _up(sides, MXFP4_HIDDEN) // (width * sides)
+
+
+def _mxfp4_width(engine: Engine, gpu: Gpu | None) -> int:
+    """What a rank's expert width is rounded up to."""
+    if _version(engine) < MARLIN_SINCE:
+        return MXFP4_WIDTH_TRITON
+    blackwell = gpu is not None and gpu.architecture == "blackwell"
+    return MXFP4_WIDTH_BLACKWELL if blackwell else MXFP4_WIDTH
 
 
 def _version(engine: Engine) -> tuple[int, int]:
