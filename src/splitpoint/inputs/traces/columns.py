@@ -127,11 +127,11 @@ def named_prefixes(identities: Identities) -> Ints | None:
     low, width = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
     if width > 4 * len(ids):
         return None
-    place = ids - low
-    before = np.empty(len(ids), np.int64)
+    place = (ids - low).astype(np.int32)
+    before = np.empty(len(ids), np.int32)
     before[1:] = place[:-1]
     before[(np.cumsum(counts) - counts)[counts > 0]] = -1
-    follows = np.full(width, -2)
+    follows = np.full(width, -2, np.int32)
     follows[place] = before
     if (follows[place] != before).any():
         return None

@@ -125,26 +125,23 @@ def chained_sessions(trace: Trace) -> Ints:
     A chain is continued once; a second continuation (a fork) is a session of its own. A chain
     whose last full block another session brought first is only a shared prefix and proves nothing.
     """
-    ids, starts = trace.block_ids.tolist(), trace.block_starts.tolist()
-    full = (trace.isl // trace.block_tokens).tolist()
-    isl = trace.isl.tolist()
-    session = np.empty(len(trace), np.int32)
-    brought: dict[int, int] = {}
-    open_ends: dict[int, int] = {}
-    for row in range(len(trace)):
-        chain = ids[starts[row] : starts[row] + full[row]]
-        owner = row
-        for block in reversed(chain):
-            before = open_ends.get(block)
-            if before is not None and isl[before] < isl[row]:
-                del open_ends[block]
-                owner = int(session[before])
-                break
-        session[row] = owner
-        for block in reversed(chain):
-            if block in brought:
-                break
-            brought[block] = owner
-        if chain and brought[chain[-1]] == owner:
-            open_ends[chain[-1]] = row
+    full = trace.isl // trace.block_tokens
+    ends = trace.block_starts[:-1] + np.minimum(full, np.diff(trace.block_starts))
+    session = np.arange(len(trace), dtype=np.int32)
+    # By block id: the session that brought it, and the row that waits for a continuation there.
+    width = int(trace.block_ids.max(initial=0)) + 1
+    brought, waiting = np.full(width, -1, np.int32), np.full(width, -1, np.int32)
+    spans = zip(trace.block_starts[:-1].tolist(), ends.tolist(), strict=True)
+    for row, (start, end) in enumerate(spans):
+        if start == end:
+            continue
+        chain = trace.block_ids[start:end]
+        before = waiting[chain]
+        longest = np.flatnonzero((before >= 0) & (trace.isl[before] < trace.isl[row]))[-1:]
+        for place in longest:
+            session[row] = session[before[place]]
+            waiting[chain[place]] = -1
+        brought[chain[brought[chain] < 0]] = session[row]
+        if brought[chain[-1]] == session[row]:
+            waiting[chain[-1]] = row
     return dense(session)
