@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, get_args
 
 import msgspec
 
-from splitpoint.inputs.huggingface.keys import Keys, shown
+from splitpoint.inputs.huggingface.keys import Keys, Value, shown
 from splitpoint.inputs.model import Dtype, Experts, Layer, LinearState, Mlp, WeightDtypes
 
 Kind = Literal["attention", "attention_out", "state", "mlp", "experts", "shared_experts", "lm_head"]
@@ -122,6 +122,7 @@ MODULES: dict[Kind, tuple[str, ...]] = {
     "lm_head": ("lm_head", "head", "output"),
 }
 
+EXPERT = re.compile(r"\bexperts\.[1-9]")
 LAYER = re.compile(r"layers\.(\d{1,5})(?=$|[.*])")
 PREFIX = re.compile(r"^(?:(?:model|language_model|backbone|text_model|transformer)\.)+")
 SLOW = re.compile(r"\)[*+{?]|\\[1-9]|\(\?|[*+]{2}|\{")
@@ -180,7 +181,7 @@ def read_quantization(config: Keys, beside: Keys | None) -> Quantization:
     if inside.values:
         found = _read(inside)
         if found.kv_dtype is None and beside is not None:
-            return found._replace(kv_dtype=_read(beside.table("quantization")).kv_dtype)
+            return found._replace(kv_dtype=_kv_dtype(beside.table("quantization")))
         return found
     if beside is not None:
         return _read(beside.table("quantization"))
@@ -318,17 +319,17 @@ def _mixed(keys: Keys, whole: Quantization) -> Quantization:
     layers = keys.table("quantized_layers")
     formats: dict[str, Format] = {}
     for name, entry in layers.values.items():
-        if not isinstance(entry, Mapping):
-            layers.problem(name, "not a table")
-            break
-        algorithm = entry.get("quant_algo")
-        known = isinstance(algorithm, str) and algorithm.upper() in ALGORITHMS
-        if not known or not isinstance(algorithm, str):
+        # Experts of a layer share their format; the first speaks for the thousands.
+        if EXPERT.search(name):
+            continue
+        table: Value = entry if isinstance(entry, Mapping) else {}
+        algorithm = table.get("quant_algo")
+        if not isinstance(algorithm, str) or algorithm.upper() not in ALGORITHMS:
             layers.problem(name, f"quant_algo {shown(algorithm)} is not known")
             break
-        found = _algorithm(layers, algorithm.upper(), Keys(entry))
+        found = _algorithm(layers, algorithm.upper(), Keys(table))
         if found is not None:
-            formats[_canonical(re.sub(r"experts\.\d+\.", "experts.0.", name))] = found
+            formats[_canonical(name)] = found
     base = _fp8(keys) if keys.word("quant_method").lower() == "fp8" else None
     if base is not None:
         # The ignore list is of the newer method; what it leaves out stays as the older one has it.
