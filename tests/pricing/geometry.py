@@ -5,7 +5,17 @@ from collections.abc import Sequence
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Flops, Gpu, Link
-from splitpoint.inputs.model import Attention, Latent, Layer, LinearState, Mixer, Mlp, Model
+from splitpoint.inputs.model import (
+    Attention,
+    Compressed,
+    Indexer,
+    Latent,
+    Layer,
+    LinearState,
+    Mixer,
+    Mlp,
+    Model,
+)
 from splitpoint.pricing.blocks import KvLayout, layout
 from splitpoint.pricing.engines import resolved
 
@@ -34,6 +44,21 @@ def gdn(heads: int, key_heads: int, *, dim: int = 128, kernel: int = 4) -> Linea
         conv_channels=2 * key_heads * dim + heads * dim,
         conv_kernel=kernel,
         key_heads=key_heads,
+    )
+
+
+def compressed(ratio: int) -> Compressed:
+    """A DeepSeek V4 Flash layer."""
+    return Compressed(
+        heads=64,
+        head_dim=512,
+        rope_dim=64,
+        window=128,
+        ratio=ratio,
+        q_rank=1024,
+        o_rank=1024,
+        o_groups=8,
+        indexer=Indexer(heads=64, dim=128, topk=512) if ratio == 4 else None,
     )
 
 

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
-from splitpoint.inputs.model import Compressed, Indexer, Latent, Layer, LinearState
+from splitpoint.inputs.model import Indexer, Latent, Layer, LinearState
 from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout, page_of, stage_of
 from splitpoint.pricing.caches import vector_bytes
 from splitpoint.pricing.engines import resolved
-from tests.pricing.geometry import attention, gdn, gpu, laid, latent, model
+from tests.pricing.geometry import attention, compressed, gdn, gpu, laid, latent, model
 
 QWEN38 = model(
     [attention(4, 256) if i % 4 == 3 else gdn(128, 16) for i in range(92)],
@@ -243,21 +243,6 @@ def test_pipeline_stages_divide_the_layers_of_every_group() -> None:
     assert len(four.groups) == len(one.groups)
     assert four.group_layers == 6
     assert one.group_layers == 23
-
-
-def compressed(ratio: int) -> Compressed:
-    """A DeepSeek V4 Flash layer."""
-    return Compressed(
-        heads=64,
-        head_dim=512,
-        rope_dim=64,
-        window=128,
-        ratio=ratio,
-        q_rank=1024,
-        o_rank=1024,
-        o_groups=8,
-        indexer=Indexer(heads=64, dim=128, topk=512) if ratio == 4 else None,
-    )
 
 
 def test_compressed_attention_packs_five_groups_side_by_side() -> None:

@@ -1,9 +1,12 @@
 """Requests that a pool holds: what is printed, what is admitted, and what settings cost."""
 
+import math
+
 import pytest
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.pricing.blocks import blocks_per_request, group_blocks
 from splitpoint.pricing.concurrency import (
     bytes_for,
     costs,
@@ -12,7 +15,7 @@ from splitpoint.pricing.concurrency import (
     num_blocks,
     requests_held,
 )
-from tests.pricing.geometry import attention, gdn, gib, gpu, laid, model
+from tests.pricing.geometry import attention, compressed, gdn, gib, gpu, laid, model
 
 DENSE = model([attention(2, 64)] * 4, drafts=[attention(2, 64)])
 KV = laid(DENSE, Engine(block_size=128))
@@ -86,3 +89,18 @@ def test_prefix_caching_costs_a_hybrid_requests() -> None:
     off = next(cost for cost in table if cost.setting == "prefix_caching")
     assert (off.before, off.after) == ("on", "off")
     assert off.requests > 0
+
+
+def test_versions_before_0_28_weigh_the_blocks_of_compressed_layers_by_their_bytes() -> None:
+    layers = [compressed(4 if i % 2 == 0 else 128) for i in range(8)]
+    kv = laid(model(layers), Engine(version="0.26.0", batched_tokens=512, max_seqs=8))
+    assert kv.groups[0].kind == "full"
+    weights = [group.counted_bytes / kv.groups[0].counted_bytes for group in kv.groups]
+    weighed = sum(
+        group_blocks(kv, group, 4096) * weight
+        for group, weight in zip(kv.groups, weights, strict=True)
+    )
+    assert max_concurrency(kv, gib(10), 4096) == num_blocks(kv, gib(10)) / math.ceil(weighed)
+    newer = laid(model(layers), Engine(version="0.32.0", batched_tokens=512, max_seqs=8))
+    need = blocks_per_request(newer, 4096)
+    assert max_concurrency(newer, gib(10), 4096) == num_blocks(newer, gib(10)) / need

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
@@ -34,7 +36,8 @@ class Group(Record, frozen=True, kw_only=True):
     blocks a state group holds whatever the context. `padding` layers fill the group.
     `block_tokens`: tokens of this group's blocks where they differ from the layout's (0: equal).
     `content_bytes`: what one block holds once written, all its layers, without padding.
-    `role`: the cache in words."""
+    `counted_bytes`: what a block weighs in the concurrency that older versions print (0: all
+    blocks weigh the same). `role`: the cache in words."""
 
     kind: GroupKind
     layers: int
@@ -43,6 +46,7 @@ class Group(Record, frozen=True, kw_only=True):
     fixed: int = 0
     block_tokens: int = 0
     content_bytes: int = 0
+    counted_bytes: int = 0
     role: str = ""
 
 
@@ -132,7 +136,10 @@ def layout(
         page_bytes=page,
         group_layers=group_layers,
         groups=tuple(
-            _group(whole[0], here, 0 if packed else group_layers, block, law.state_blocks)
+            replace(
+                _group(whole[0], here, 0 if packed else group_layers, block, law.state_blocks),
+                counted_bytes=_counted_bytes(whole, groups, law),
+            )
             for whole, here in zip(groups, kept, strict=True)
         ),
         in_flight=in_flight,
@@ -244,19 +251,35 @@ def _placed(caches: Sequence[Owned], block: int, token_bytes: int) -> list[Place
 def _stage_bytes(groups: Sequence[Sequence[Placed]], stage: int, law: Rules) -> int:
     """Bytes of a pool block on one stage: what the widest group needs, or as older versions pack
     pages of several sizes (vLLM's _pool_bytes_per_block, 0.22.1, 0.26.0 and 0.32.0)."""
-    here = [[p.page for p in group if p.stage == stage] for group in groups]
-    if law.packing == "dense" or not any(p.cache.block_tokens for g in groups for p in g):
-        return max(sum(pages) for pages in here)
-    widths = sorted({p.page for group in groups for p in group if p.cache.kind == "full"})
-    rows = []
-    for pages in here:
-        # Window pages are padded to the next page size of the full group.
-        row = Counter(next((w for w in widths if w >= page), page) for page in pages)
-        rows.append(row)
+    here = [[p for p in group if p.stage == stage] for group in groups]
+    if law.packing in ("free", "dense") or not _compressed(groups[0]):
+        return max(sum(p.page for p in group) for group in here)
+    widths = _full_pages(here)
+    rows = [Counter(_padded_page(p.page, widths) for p in group) for group in here]
     if law.packing == "tuples":
-        return sum(widths) * max((max(row.values(), default=0) for row in rows), default=0)
-    most = {width: max(row[width] for row in rows) for width in {w for row in rows for w in row}}
+        return sum(widths) * max(max(row.values(), default=0) for row in rows)
+    most = {width: max(row[width] for row in rows) for row in rows for width in row}
     return sum(width * count for width, count in most.items())
+
+
+def _counted_bytes(group: Sequence[Placed], groups: Sequence[Sequence[Placed]], law: Rules) -> int:
+    if law.packing in ("free", "dense") or not _compressed(groups[0]):
+        return 0
+    widths = _full_pages(groups)
+    return sum(_padded_page(p.page, widths) for p in group)
+
+
+def _compressed(placed: Sequence[Placed]) -> bool:
+    return any(p.cache.stride > 1 or p.cache.block_tokens for p in placed)
+
+
+def _full_pages(groups: Sequence[Sequence[Placed]]) -> list[int]:
+    return sorted({p.page for group in groups for p in group if p.cache.kind == "full"})
+
+
+def _padded_page(page: int, widths: Sequence[int]) -> int:
+    """A window's page, padded to the next page size of the full layers."""
+    return next((width for width in widths if width >= page), page)
 
 
 def _group(
@@ -337,8 +360,8 @@ def _groups(placed: list[Placed], law: Rules) -> list[list[Placed]]:
     """
     if _uniform(placed):
         return [_merged(placed)]
-    if not law.pages_equal or any(p.cache.block_tokens for p in placed):
-        return _packed(placed)
+    if any(p.cache.block_tokens for p in placed):
+        return _packed(placed) if law.packing == "free" else _packed_by_full(placed)
     unified = _unified(placed)
     return _equal_groups(unified, law.group_ratio) if unified else _packed(placed)
 
@@ -410,13 +433,7 @@ def _dealt(bucket: Sequence[Placed], groups: int) -> list[list[Placed]]:
     return [list(bucket[i::groups]) for i in range(groups)]
 
 
-def _packed(placed: Sequence[Placed]) -> list[list[Placed]]:
-    """Groups whose pages lie side by side in a block (vLLM's _get_packed_kv_cache_groups).
-
-    Buckets of one kind whose page sizes occur equally often repeat a pattern; patterns are cut so
-    that all buckets cover about the same number of repeats. States go as many to a block as fit
-    into what the others need anyway.
-    """
+def _buckets(placed: Sequence[Placed]) -> list[list[Placed]]:
     buckets: list[list[Placed]] = []
     for p in placed:
         home = next((b for b in buckets if _uniform([b[0], p])), None)
@@ -424,6 +441,33 @@ def _packed(placed: Sequence[Placed]) -> list[list[Placed]]:
             buckets.append([p])
         else:
             home.append(p)
+    return buckets
+
+
+def _packed_by_full(placed: Sequence[Placed]) -> list[list[Placed]]:
+    """The full layers as one group, windows cut to about as many layers (vLLM's
+    _get_kv_cache_groups_uniform_groups, 0.20 to 0.28)."""
+    buckets = _buckets(placed)
+    full = [bucket for bucket in buckets if bucket[0].cache.kind == "full"]
+    windows = [bucket for bucket in buckets if bucket[0].cache.kind != "full"]
+    rows = [max(len(row) for row in _by_page(bucket)) for bucket in full + windows]
+    size = _least_padding(rows, rows[0])
+    groups = list(full)
+    for bucket in windows:
+        patterns = list(zip(*_by_page(bucket), strict=True))
+        count = ceil_div(len(patterns), size)
+        groups += [[p for pattern in patterns[g::count] for p in pattern] for g in range(count)]
+    return groups
+
+
+def _packed(placed: Sequence[Placed]) -> list[list[Placed]]:
+    """Groups whose pages lie side by side in a block (vLLM's _get_packed_kv_cache_groups).
+
+    Buckets of one kind whose page sizes occur equally often repeat a pattern; patterns are cut so
+    that all buckets cover about the same number of repeats. States go as many to a block as fit
+    into what the others need anyway.
+    """
+    buckets = _buckets(placed)
     columns = [_by_page(bucket) for bucket in buckets]
     balanced = [len({len(c) for c in pages}) == 1 for pages in columns]
     repeats = [max(len(c) for c in pages) for pages in columns]

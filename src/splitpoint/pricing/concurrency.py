@@ -12,11 +12,12 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype, Model
-from splitpoint.pricing.blocks import KvLayout, blocks_per_request, layout
+from splitpoint.pricing.blocks import KvLayout, blocks_per_request, group_blocks, layout
 from splitpoint.pricing.caches import kv_dtype_of
 from splitpoint.pricing.engines import resolved, rules
 from splitpoint.pricing.ladder import ladder
 from splitpoint.record import Record
+from splitpoint.units import ceil_div
 
 DTYPE_STEPS: tuple[Dtype, ...] = ("bf16", "fp8")
 UTILIZATION_STEP = 0.01
@@ -43,8 +44,15 @@ def num_blocks(layout: KvLayout, kv_bytes: int) -> int:
 
 
 def max_concurrency(layout: KvLayout, kv_bytes: int, tokens: int) -> float:
-    """What the engine prints for one rank: blocks / blocks of a request of `tokens` tokens."""
+    """What the engine prints for one rank: blocks / blocks of a request of `tokens` tokens.
+
+    Versions that weigh blocks divide by ceil(sum of blocks x bytes / bytes of the first group's).
+    """
+    first = layout.groups[0].counted_bytes
     need = blocks_per_request(layout, tokens)
+    if first:
+        weighed = sum(group_blocks(layout, g, tokens) * g.counted_bytes for g in layout.groups)
+        need = ceil_div(weighed, first)
     return num_blocks(layout, kv_bytes) / need if need else 0.0
 
 

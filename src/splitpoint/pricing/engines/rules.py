@@ -7,7 +7,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.engine import Engine
 from splitpoint.record import Record
 
-Packing = Literal["dense", "slots", "tuples"]
+Packing = Literal["free", "dense", "slots", "tuples"]
 Budget = Literal["of total", "of free before load", "of free after load"]
 
 
@@ -29,9 +29,11 @@ class Rules(Record, frozen=True, kw_only=True):
     the CUDA-graph estimate is taken from the KV pool. `sampler_copies` and `draft_copies`: fp32
     logits of every sequence alive at the sampler's peak, and what verifying drafts adds.
     `pages_equal`: a state's page is padded to an attention page, and `block_is_grain`: the block
-    so found is a multiple of the configured one. `packing`: what a block takes where pages of
-    several sizes lie side by side: the widest group; for each size the most that a group has of
-    it; or for every size as many as the longest row.
+    so found is a multiple of the configured one. `packing`: how pages of several sizes share a
+    block. "free": groups of any shape, the widest is the block. Before, groups were cut to the
+    count of full layers, and a block was "dense" (the widest group), "slots" (for each page size
+    the most that a group has of it) or "tuples" (of every size as many as the longest row); the
+    last two weighed blocks by their bytes in the concurrency they printed.
     """
 
     batches_in_flight: int
@@ -45,7 +47,7 @@ class Rules(Record, frozen=True, kw_only=True):
     draft_copies: float
     pages_equal: bool = True
     block_is_grain: bool = True
-    packing: Packing = "dense"
+    packing: Packing = "free"
 
 
 def version_of(engine: Engine) -> Version:

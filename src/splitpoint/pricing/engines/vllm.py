@@ -110,7 +110,7 @@ def _latent_grain(version: Version) -> int:
 
 def _packing(version: Version) -> Packing:
     if version >= (0, 28):
-        return "dense"
+        return "free" if version >= (0, 32) else "dense"
     return "slots" if version >= (0, 24) else "tuples"
 
 
