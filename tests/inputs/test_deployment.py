@@ -1,14 +1,12 @@
 """Which topologies an engine accepts for which model."""
 
-from importlib import import_module
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology, problems
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.huggingface import catalogue, load_model
 from splitpoint.inputs.model import (
     Attention,
     Compressed,
@@ -181,22 +179,54 @@ def test_deployments_print_as_people_write_them() -> None:
     assert (split.gpus, split.split) == (14, True)
 
 
-# Published deployments that ran: the model's layers come from its own config.json.
-# DeepSeek-R1 on 8 and 16 GPUs and with DP attention (vLLM and SGLang recipes), Qwen3-235B at TP8
-# with expert parallelism (Qwen's model card), gpt-oss-120b at TP8 (vLLM recipe).
+# Published: deployments that ran (vLLM and SGLang recipes of DeepSeek-R1; the model cards of
+# Qwen3-235B-A22B-FP8 and MiniMax-M2.5, which ask for expert parallelism at 8; gpt-oss's recipe).
 RAN = [
-    ("deepseek-ai--DeepSeek-R1_config.json", Topology(tp=8)),
-    ("deepseek-ai--DeepSeek-R1_config.json", Topology(tp=1, dp=8, ep=8)),
-    ("deepseek-ai--DeepSeek-R1_config.json", Topology(tp=8, pp=2)),
-    ("Qwen--Qwen3-235B-A22B_config.json", Topology(tp=8, ep=8)),
-    ("openai--gpt-oss-120b_config.json", Topology(tp=8)),
+    ("deepseek-ai/DeepSeek-R1", Topology(tp=8)),
+    ("deepseek-ai/DeepSeek-R1", Topology(tp=1, dp=8, ep=8)),
+    ("deepseek-ai/DeepSeek-R1", Topology(tp=8, pp=2)),
+    ("deepseek-ai/DeepSeek-R1", Topology(tp=16)),
+    ("Qwen/Qwen3-235B-A22B-FP8", Topology(tp=4)),
+    ("Qwen/Qwen3-235B-A22B-FP8", Topology(tp=8, ep=8)),
+    ("Qwen/Qwen3-235B-A22B", Topology(tp=8)),
+    ("MiniMaxAI/MiniMax-M2.5", Topology(tp=4)),
+    ("MiniMaxAI/MiniMax-M2.5", Topology(tp=8, ep=8)),
+    ("openai/gpt-oss-120b", Topology(tp=8)),
+    ("Qwen/Qwen3.8-2.4T-A95B", Topology(tp=8, ep=8)),
+    ("Qwen/Qwen3.8-2.4T-A95B", Topology(tp=4, dp=4, ep=16)),
 ]
 
 
-@pytest.mark.parametrize(("config", "topology"), RAN)
-def test_deployments_that_ran_have_no_problems(config: str, topology: Topology) -> None:
-    pytest.importorskip("aiconfigurator_core")
-    from splitpoint.inputs.huggingface import load_model
+@pytest.mark.parametrize(("name", "topology"), RAN)
+def test_deployments_that_ran_have_no_problems(name: str, topology: Topology) -> None:
+    assert problems(topology, load_model(name, offline=True)) == ()
 
-    folder = Path(import_module("aiconfigurator_core").__path__[0]) / "model_configs"
-    assert problems(topology, load_model(str(folder / config))) == ()
+
+# Published: starts that failed. Qwen3-235B-A22B-FP8 and MiniMax-M2.5 at TP8 with 192 columns
+# (vllm-project/vllm#17569; a bench report of vLLM 0.25), DeepSeek-R1 at TP32 with 576
+# (vllm-project/vllm#12256, sgl-project/sglang#3345), DeepSeek-V4-Pro at TP16 with EP and 192
+# columns of the shared experts (vllm-project/vllm#45784), phi-4's 10 KV heads at TP4.
+FAILED = [
+    ("Qwen/Qwen3-235B-A22B-FP8", Topology(tp=8), "tp x dp 8 leaves 192 columns of each expert"),
+    ("MiniMaxAI/MiniMax-M2.5", Topology(tp=8), "tp x dp 8 leaves 192 columns of each expert"),
+    ("deepseek-ai/DeepSeek-R1", Topology(tp=32), "tp 32 leaves 576 columns of the feed-forward"),
+    (
+        "deepseek-ai/DeepSeek-V4-Pro",
+        Topology(tp=16, ep=16),
+        "tp 16 leaves 192 columns of the shared experts, which FP8 blocks of 128 do not divide",
+    ),
+    ("microsoft/phi-4", Topology(tp=4), "tp 4 neither divides nor repeats 10 KV heads"),
+]
+
+
+@pytest.mark.parametrize(("name", "topology", "word"), FAILED)
+def test_starts_that_failed_are_refused_for_their_reason(
+    name: str, topology: Topology, word: str
+) -> None:
+    words = problems(topology, load_model(name, offline=True))
+    assert any(told.startswith(word) for told in words), words
+
+
+@pytest.mark.parametrize("name", catalogue())
+def test_every_model_of_the_catalogue_runs_on_one_gpu(name: str) -> None:
+    assert problems(Topology(), load_model(name, offline=True)) == ()

@@ -1,5 +1,6 @@
 """Where a model runs: topology of an instance, pools of equal instances, and their routing."""
 
+import math
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -9,12 +10,14 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import (
     Attention,
     Compressed,
+    Dtype,
     Experts,
     Ffn,
     LinearState,
     Mixer,
     Mlp,
     Model,
+    WeightDtypes,
 )
 from splitpoint.record import Record
 
@@ -131,21 +134,26 @@ def problems(topology: Topology, model: Model) -> tuple[str, ...]:
     if not experts and topology.ep > 1:
         words.append("ep is for mixture-of-experts models")
     # Equal layers share one object, so each kind is judged once.
-    mixers = dict.fromkeys(layer.mixer for layer in model.layers if layer.mixer is not None)
-    ffns = dict.fromkeys(layer.ffn for layer in model.layers if layer.ffn is not None)
-    words += [word for mixer in mixers for word in _mixer_problems(topology.tp, mixer)]
-    words += [word for ffn in ffns for word in _ffn_problems(topology, ffn)]
+    for layer in dict.fromkeys(model.layers):
+        stored = layer.weights or model.weights
+        words += _mixer_problems(topology.tp, layer.mixer, stored) if layer.mixer else []
+        words += _ffn_problems(topology, layer.ffn, stored) if layer.ffn else []
     return tuple(dict.fromkeys(words))
 
 
-def _mixer_problems(tp: int, mixer: Mixer) -> list[str]:
+def _mixer_problems(tp: int, mixer: Mixer, stored: WeightDtypes) -> list[str]:
     if isinstance(mixer, LinearState):
         return _state_problems(tp, mixer)
     words = _undivided(tp, "tp", mixer.heads, "attention heads")
-    if isinstance(mixer, Attention) and mixer.kv_heads % tp and tp % mixer.kv_heads:
-        words.append(f"tp {tp} neither divides nor repeats {mixer.kv_heads} KV heads")
     if isinstance(mixer, Compressed):
         words += _undivided(tp, "tp", mixer.o_groups, "output groups")
+    if isinstance(mixer, Attention):
+        if mixer.kv_heads % tp and tp % mixer.kv_heads:
+            words.append(f"tp {tp} neither divides nor repeats {mixer.kv_heads} KV heads")
+        elif not words:
+            heads = max(1, mixer.kv_heads // tp)
+            columns, dtype = heads * mixer.head_dim, stored.attention
+            words += _unblocked(tp, "tp", columns, "KV columns", dtype, stored.scale_group)
     return words
 
 
@@ -159,19 +167,38 @@ def _state_problems(tp: int, state: LinearState) -> list[str]:
     return words
 
 
-def _ffn_problems(topology: Topology, ffn: Ffn) -> list[str]:
+def _ffn_problems(topology: Topology, ffn: Ffn, stored: WeightDtypes) -> list[str]:
     tp, ranks = topology.tp, topology.tp * topology.dp
+    group = stored.scale_group
+    dense = "columns of the feed-forward layers"
     if isinstance(ffn, Mlp):
-        return _undivided(tp, "tp", ffn.width, "columns of the feed-forward layers")
-    words = _undivided(tp, "tp", ffn.shared_width, "columns of the shared experts")
-    words += _undivided(tp, "tp", ffn.dense_width, "columns of the feed-forward layers")
+        return _cut(tp, "tp", ffn.width, dense, stored.mlp, group)
+    words = _cut(
+        tp, "tp", ffn.shared_width, "columns of the shared experts", stored.shared_experts, group
+    )
+    words += _cut(tp, "tp", ffn.dense_width, dense, stored.mlp, group)
     if topology.ep == 1:
         # Without expert parallelism the experts are cut over the ranks of all dp groups.
-        words += _undivided(ranks, "tp x dp", ffn.width, "columns of each expert")
+        words += _cut(ranks, "tp x dp", ffn.width, "columns of each expert", stored.experts, group)
     elif topology.ep > ffn.count:
         words.append(f"ep {topology.ep} is more than its {ffn.count} experts")
     return words
 
 
+def _cut(degree: int, name: str, width: int, what: str, dtype: Dtype, group: int) -> list[str]:
+    words = _undivided(degree, name, width, what)
+    return words or _unblocked(degree, name, width // degree, what, dtype, group)
+
+
 def _undivided(degree: int, name: str, count: int, what: str) -> list[str]:
     return [f"{name} {degree} does not divide its {count} {what}"] if count % degree else []
+
+
+def _unblocked(degree: int, name: str, left: int, what: str, dtype: Dtype, group: int) -> list[str]:
+    """FP8 with scales of square blocks must leave every rank whole blocks (published:
+    vllm-project/vllm#17569, #54178 and #45784; SGLang refuses the same)."""
+    side = math.isqrt(group)
+    square = side > 1 and side * side == group
+    if degree == 1 or dtype != "fp8" or not square or left % side == 0:
+        return []
+    return [f"{name} {degree} leaves {left} {what}, which FP8 blocks of {side} do not divide"]
