@@ -13,6 +13,7 @@ from splitpoint.inputs.trace import (
     cut,
     describe,
     first,
+    repeated,
     reuse,
     sample,
     scale_rate,
@@ -164,12 +165,34 @@ def test_a_closed_loop_is_scaled_session_by_session() -> None:
     # Session 1 starts at 2 / 4; the turns of session 0 keep their distance from its start at 0.
     assert scaled.arrive_s.tolist() == [0, 0.5, 10, 90]
     assert scaled.think_s.tolist() == THINK
-    together = with_starts(trace, np.zeros(2))
-    with pytest.raises(PlanError, match="all 2 sessions start together"):
-        scale_rate(together, 2.0)
     for factor in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(PlanError, match="scale"):
             scale_rate(trace, factor)
+
+
+def test_sessions_that_start_together_are_scaled_in_number() -> None:
+    together = with_starts(world(ROWS, think=THINK, closed=True), np.zeros(2))
+    assert together.arrive_s.tolist() == [0, 0, 10, 90]
+    more = scale_rate(together, 1.5)
+    assert sorted(np.bincount(more.session)) == [1, 3, 3]
+    assert more.arrive_s.tolist() == [0, 0, 0, 10, 10, 90, 90]
+    fewer = scale_rate(together, 0.5)
+    assert fewer.isl.tolist() == [8, 13, 18]
+    assert scale_rate(together, 1.0).isl.tolist() == together.isl.tolist()
+
+
+def test_a_copy_of_a_session_shares_only_what_sessions_share() -> None:
+    trace = world(ROWS, think=THINK, closed=True)
+    twice = repeated(trace, 2)
+    assert np.bincount(twice.session).tolist() == [3, 1, 3, 1]
+    assert twice.isl.tolist() == [8, 8, 12, 12, 13, 13, 18, 18]
+    # Block 1 is in both sessions; the rest of a copy is its own.
+    assert reuse(twice).anywhere.tolist() == [0, 4, 4, 4, 8, 8, 12, 12]
+    assert reuse(twice).in_session.tolist() == [0, 0, 0, 0, 8, 8, 12, 12]
+    assert "2 times" in twice.notes[-1]
+    assert repeated(trace, 1) is trace
+    with pytest.raises(PlanError, match="copies of world"):
+        repeated(trace, 10**8)
 
 
 def test_a_cap_on_think_time_moves_later_turns_up() -> None:

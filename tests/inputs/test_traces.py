@@ -168,6 +168,17 @@ def test_ids_that_name_a_block_alone_become_names_of_the_whole_prefix(file: File
     assert reuse(trace).anywhere.tolist() == [0, 0, 1024]
 
 
+def test_ids_may_be_any_64_bit_numbers(file: File) -> None:
+    def row(ids: list[int]) -> dict[str, object]:
+        return {"timestamp": 0, "input_length": 1100, "output_length": 1, "hash_ids": ids}
+
+    rows = [row([2**64 - 1, -5]), row([2**64 - 1, -5]), row([2**63 - 1, -5]), row([2**63, 2**62])]
+    trace = traces.read(file(rows))
+    # 1,100 tokens are three blocks, of which the file names the full ones.
+    assert np.diff(trace.block_starts).tolist() == [3, 3, 3, 3]
+    assert reuse(trace).anywhere.tolist() == [0, 1024, 0, 0]
+
+
 def test_an_azure_file_starts_at_its_first_request(file: File) -> None:
     trace = traces.read(file(AZURE, "azure.csv.gz"))
     assert trace.arrive_s == pytest.approx([0.0, 0.052], abs=1e-6)
@@ -308,7 +319,7 @@ def mooncake_with(**changes: object) -> str:
         (mooncake_with(timestamp=1e300), "t.jsonl", ("line 2", "timestamp")),
         (mooncake_with(timestamp=None), "t.jsonl", ("line 2", "timestamp", "missing")),
         (mooncake_with(hash_ids=[1, "x"]), "t.jsonl", ("line 2", "hash_ids[")),
-        (mooncake_with(hash_ids=[1, 2**70]), "t.jsonl", ("line 2", "hash_ids[")),
+        (mooncake_with(hash_ids=[1, 2**70]), "t.jsonl", ("line 2", "hash_ids[1]", "64 bits")),
         (mooncake_with(hash_ids=[1, 2, 3]), "t.jsonl", ("line 2", "3 ids for 600 tokens")),
         (mooncake_with() + '{"timestamp": NaN', "t.jsonl", ("line 3", "JSON")),
         (mooncake_with() + '{"timestamp": 1}', "t.jsonl", ("line 3", "input_length")),

@@ -5,6 +5,8 @@ and turn n+1 arrives `think_s` after turn n ends; only a source that knows think
 (`closed`). An open loop takes every `arrive_s` as it stands.
 """
 
+import math
+
 import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
@@ -19,6 +21,7 @@ Longs = NDArray[np.int64]
 BUSIEST_WINDOW = 60.0
 # Bounds the memory that a description takes beside the trace itself.
 IDS_AT_ONCE = 1 << 22
+MAX_COPIED = 1 << 26
 
 
 class Trace(Record, frozen=True, kw_only=True):
@@ -170,17 +173,57 @@ def scale_rate(trace: Trace, factor: float) -> Trace:
     """The trace at `factor` times its rate.
 
     Open loop: every arrival is divided by the factor. Closed loop: session starts are, while the
-    pace inside a session stays its user's own; more sessions then run at the same time.
+    pace inside a session stays its user's own, so that more sessions run at the same time. Sessions
+    that all start together (a trace of users, not of arrivals) become `factor` times as many.
     """
     if not (factor > 0 and np.isfinite(factor)):
         raise PlanError("scale", f"a factor of {factor}", "a finite number above 0")
     if not trace.closed:
         return replace(trace, arrive_s=trace.arrive_s / factor)
     starts = trace.arrive_s[session_heads(trace)]
-    if factor != 1 and len(starts) > 1 and starts.max() == starts.min():
-        what = f"all {len(starts)} sessions start together, so their rate cannot be scaled"
-        raise PlanError("scale", what, "set a concurrency or a rate instead")
-    return with_starts(trace, starts / factor)
+    if starts.max() > starts.min():
+        return with_starts(trace, starts / factor)
+    wanted = max(round(factor * len(starts)), 1)
+    more = repeated(trace, math.ceil(wanted / len(starts)))
+    return take(more, np.flatnonzero(more.session < wanted))
+
+
+def repeated(trace: Trace, copies: int) -> Trace:
+    """Every session `copies` times, at the same times; session s of copy c is s + c x sessions.
+
+    A copy is another user: what only one session holds is new in each copy, what several
+    sessions share stays shared.
+    """
+    if copies == 1:
+        return trace
+    counts = np.diff(trace.block_starts)
+    if copies * len(trace.block_ids) > MAX_COPIED or copies * len(trace) > MAX_COPIED:
+        what = f"{copies} copies of {trace.name} ({len(trace):,} requests)"
+        raise PlanError("trace", what, "fewer users, or a longer trace cut to what is needed")
+    owner = np.repeat(trace.session, counts)
+    width, sessions = int(trace.block_ids.max(initial=-1)) + 1, int(trace.session.max()) + 1
+    holder = np.full(width, -1, np.int32)
+    holder[trace.block_ids] = owner
+    shared = np.zeros(width, bool)
+    shared[trace.block_ids[holder[trace.block_ids] != owner]] = True
+    private = np.where(shared[trace.block_ids], 0, width)
+    copy = np.repeat(np.arange(copies), len(trace))
+    ids = np.tile(trace.block_ids, copies) + np.repeat(np.arange(copies), len(owner)) * np.tile(
+        private, copies
+    )
+    whole = replace(
+        trace,
+        arrive_s=np.tile(trace.arrive_s, copies),
+        isl=np.tile(trace.isl, copies),
+        osl=np.tile(trace.osl, copies),
+        session=(np.tile(trace.session, copies) + copy * sessions).astype(np.int32),
+        turn=np.tile(trace.turn, copies),
+        think_s=np.tile(trace.think_s, copies),
+        block_starts=np.concatenate((np.zeros(1, np.int64), np.cumsum(np.tile(counts, copies)))),
+        block_ids=dense(ids),
+        notes=(*trace.notes, f"every session stands {copies} times, as so many users"),
+    )
+    return sorted_by_arrival(whole)
 
 
 def cap_think(trace: Trace, limit_s: float) -> Trace:

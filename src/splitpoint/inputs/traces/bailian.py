@@ -13,7 +13,6 @@ import numpy as np
 
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.columns import (
-    BlockId,
     Line,
     Seconds,
     Tokens,
@@ -42,7 +41,7 @@ class Request(msgspec.Struct):
     input_length: Tokens
     output_length: Tokens
     parent_chat_id: str | int | None = -1
-    hash_ids: list[BlockId] = []
+    hash_ids: list[int] = []
 
 
 def read(lines: Iterator[Line], path: str) -> Trace:

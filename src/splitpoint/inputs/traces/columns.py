@@ -1,7 +1,7 @@
 """From the columns that a reader gathered to a Trace: sorted, from time 0, ids made global.
 
-The one idea: ids are numbered level by level, so that an id names its whole prefix even where
-the source's ids name one block's tokens only. Also what all readers refuse.
+The one idea: ids are numbered anew so that an id names its whole prefix, even where the source's
+ids name one block's tokens only. Also what all readers refuse.
 """
 
 from array import array
@@ -25,7 +25,8 @@ MAX_ROWS = 50_000_000
 MAX_IDS = 1 << 26
 MAX_TOKENS = 2**31 - 1
 MAX_SECONDS = 1e10
-MAX_ID = 2**63 - 1
+# Ids that readers add themselves stand above the source's.
+MAX_ID = 2**62
 # Assumed: a WEKA session is one line, of some MiB at most in the public files.
 MAX_LINE = 64 * 1024**2
 NO_IDENTITY = 16
@@ -33,7 +34,6 @@ NO_IDENTITY = 16
 
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
-BlockId = Annotated[int, msgspec.Meta(ge=-MAX_ID, le=MAX_ID)]
 
 
 class Line(NamedTuple):
@@ -159,7 +159,7 @@ def prefixes_by_level(identities: Identities) -> Ints:
     return numbered
 
 
-def completed(isl: Ints, ids: Longs, counts: Longs, block_tokens: int) -> Identities:
+def completed(isl: Ints, ids: Longs, counts: Longs, block_tokens: int, path: str) -> Identities:
     """Identities with ceil(isl / block_tokens) ids a row; those not in the source are unique."""
     needed = -(-isl.astype(np.int64) // block_tokens)
     missing = needed - counts
@@ -167,7 +167,9 @@ def completed(isl: Ints, ids: Longs, counts: Longs, block_tokens: int) -> Identi
         return Identities(ids, needed, block_tokens)
     ends = np.repeat(np.cumsum(counts), missing)
     if len(ids) + len(ends) > MAX_IDS:
-        raise PlanError("block ids", f"more than {MAX_IDS:,} of them", "cut the trace first")
+        raise PlanError(path, f"more than {MAX_IDS:,} block ids", "cut the trace first")
+    if ids.max(initial=0) > MAX_ID:
+        ids = dense(ids).astype(np.int64)
     own = int(ids.max(initial=0)) + 1 + np.arange(len(ends))
     return Identities(np.insert(ids, ends, own), needed, block_tokens)
 
@@ -241,7 +243,15 @@ def longs(buffer: "array[int]") -> Longs:
 
 
 def extended(ids: "array[int]", more: list[int], where: str) -> None:
-    """Append a row's ids, within the bound on all ids of a trace."""
-    if len(ids) + len(more) > MAX_IDS:
+    """Append a row's ids, within the bound on all ids of a trace; 64 bits, signed or not."""
+    before = len(ids)
+    if before + len(more) > MAX_IDS:
         raise PlanError(where, f"more than {MAX_IDS:,} block ids", "cut the trace first")
-    ids.extend(more)
+    try:
+        ids.extend(more)
+    except OverflowError:
+        del ids[before:]
+        for number, block in enumerate(more):
+            if not -(2**63) <= block < 2**64:
+                raise PlanError(where, f"hash_ids[{number}]: an id of over 64 bits") from None
+        ids.extend(block - 2**64 if block >= 2**63 else block for block in more)

@@ -17,7 +17,6 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Ints, Longs, Trace, dense, turns_of
 from splitpoint.inputs.traces.columns import (
     MAX_SECONDS,
-    BlockId,
     Identities,
     Line,
     Seconds,
@@ -44,7 +43,7 @@ class Request(msgspec.Struct):
     input_length: Tokens
     output_length: Tokens
     timestamp: Seconds | None = None
-    hash_ids: list[BlockId] = []
+    hash_ids: list[int] = []
     session_id: str | int | None = None
     delay: Seconds | None = None
 
@@ -116,7 +115,7 @@ def identities_of(
         what = f"hash_ids: {counts[odd]} ids for {isl[odd]} tokens"
         hint = f"{needed[odd]} ids of {usual} tokens; no other block size fits all lines either"
         raise PlanError(f"{path}: line {lines[odd]}", what, hint)
-    return completed(isl, ids, counts, block)
+    return completed(isl, ids, counts, block, path)
 
 
 def chained_sessions(trace: Trace) -> Ints:

@@ -20,6 +20,7 @@ from splitpoint.inputs.trace import (
     cap_think,
     dense,
     first,
+    repeated,
     scale_rate,
     session_heads,
     sorted_by_arrival,
@@ -163,18 +164,18 @@ def at_rate(trace: Trace, rate: float, burstiness: float, rng: np.random.Generat
 def by_users(trace: Trace, users: int) -> Trace:
     """The trace's sessions dealt to `users` in order of arrival, each one after the other.
 
-    In a trace without think times the single requests are dealt. All users begin at 0. Prefix
-    identities stay, so reuse between sessions does.
+    In a trace without think times the single requests are dealt. Where there are more users than
+    sessions, copies of the sessions make up the number. All users begin at 0. Prefix identities
+    stay, so reuse between sessions does.
     """
+    units = sessions_of(trace) if trace.closed else len(trace)
+    trace = repeated(trace, math.ceil(users / units))
+
     if trace.closed:
         unit = np.argsort(np.argsort(trace.arrive_s[session_heads(trace)], kind="stable"))
         rank = unit[trace.session]
     else:
         rank = np.arange(len(trace))
-    units = int(rank.max()) + 1
-    if units < users:
-        what = f"{users} users, but {trace.name} has {units} sessions to deal out"
-        raise PlanError("workload.concurrency", what, f"at most {units}, or a longer trace")
     # Rows in the order in which each user asks; nominal arrivals play no part once it has begun.
     ordered = sorted_by_arrival(msgspec.structs.replace(trace, arrive_s=rank.astype(np.float64)))
     session = dense(np.sort(rank) % users)

@@ -132,7 +132,7 @@ def read(lines: Iterator[Line], path: str) -> Trace:
         session=longs(calls.session),
         think_s=np.where(given < 0, gaps, given),
         identities=completed(
-            ints(calls.isl), longs(calls.ids), longs(calls.counts), max(block_tokens, 1)
+            ints(calls.isl), longs(calls.ids), longs(calls.counts), max(block_tokens, 1), path
         ),
         closed=True,
         source=SOURCE,
