@@ -7,8 +7,8 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import Indexer, Latent, Layer, LinearState
-from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout, page_of, stage_of
-from splitpoint.pricing.caches import vector_bytes
+from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout, page_of
+from splitpoint.pricing.caches import stage_of, vector_bytes
 from splitpoint.pricing.engines import resolved
 from tests.pricing.geometry import attention, compressed, gdn, gpu, laid, latent, model
 

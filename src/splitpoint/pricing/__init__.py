@@ -1,1 +1,1 @@
-"""TODO."""
+"""Bytes: weights, KV blocks, the memory ladder, concurrency, handoff. Exact integers."""

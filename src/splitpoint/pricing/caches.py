@@ -5,7 +5,7 @@ compressed layer keeps four). Sharding happens here: key-value heads and state h
 latent vectors never do.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
@@ -70,6 +70,45 @@ class Cache(Record, frozen=True, kw_only=True):
         tokens = self.block_tokens or block_tokens
         entries = 1 if self.kind == "state" else max(tokens // self.stride, 1)
         return ceil_div(entries * self.entry, self.alignment) * self.alignment
+
+
+class Owned(NamedTuple):
+    """A cache with the layer and the pipeline stage that own it."""
+
+    layer: int
+    stage: int
+    cache: Cache
+
+
+def owned_caches(model: Model, topology: Topology, engine: Engine) -> list[Owned]:
+    """Every cache of every layer; draft layers follow the model's, on the last stage."""
+    stages = stage_of(len(model.layers), topology.pp)
+    layers = all_layers(model, engine)
+    # Equal layers share one object, so each kind is worked out once.
+    distinct = {id(layer): layer for layer in layers}
+    caches = {key: layer_caches(layer, model, topology, engine) for key, layer in distinct.items()}
+    return [
+        Owned(i, stages[i] if i < len(stages) else topology.pp - 1, cache)
+        for i, layer in enumerate(layers)
+        for cache in caches[id(layer)]
+    ]
+
+
+def all_layers(model: Model, engine: Engine) -> tuple[Layer, ...]:
+    """The model's layers, and its draft layers when the engine drafts."""
+    return model.layers + (model.draft_layers if engine.drafts else ())
+
+
+def stage_of(layers: int, pp: int) -> tuple[int, ...]:
+    """The pipeline stage of each layer.
+
+    Equal parts; what is left over goes one each to the stages before the last, from the back
+    (vLLM 0.32 distributed/utils.py get_pp_indices).
+    """
+    sizes = [layers // pp] * pp
+    for i in range(2, layers % pp + 2):
+        sizes[-i] += 1
+    return tuple(stage for stage, size in enumerate(sizes) for _ in range(size))
 
 
 def layer_caches(
