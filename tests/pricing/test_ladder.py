@@ -1,6 +1,8 @@
 """The ladder rung by rung, in worlds with round numbers, and its estimates worked out by hand."""
 
 import math
+import tomllib
+from importlib.resources import files
 
 import pytest
 from msgspec.structs import replace
@@ -180,3 +182,25 @@ def test_an_unset_engine_follows_the_gpu_and_the_version() -> None:
 def test_a_version_that_is_none_is_refused() -> None:
     with pytest.raises(PlanError, match="is not a version"):
         climbed(Engine(version="latest"))
+
+
+SHARED_SOURCES = {"per_rank": "group_source", "logits_copies": "shared_experts_source"}
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
+def test_every_number_of_an_engine_that_is_not_nought_has_its_source(name: str) -> None:
+    path = files("splitpoint") / "facts" / "engines" / f"{name}.toml"
+    for section, table in tomllib.loads(path.read_text("utf-8")).items():
+        for key, value in table.items():
+            if isinstance(value, float) and value not in (0.0, 1.0):
+                source = table.get(SHARED_SOURCES.get(key, f"{key}_source"), "")
+                assert len(source) >= len("assumed"), f"{name}: {section}.{key}"
+
+
+def test_other_engines_capture_decode_batches_only() -> None:
+    for name, largest in (("sglang", 256), ("trtllm", 128)):
+        engine = resolved(Engine(name=name), H100, Topology(), DENSE)  # type: ignore[arg-type]
+        assert engine.max_graph == largest
+        assert decode_sizes(engine) == capture_sizes(engine)
+        assert capture_sizes(engine)[-1] == largest
+        assert capture_sizes(replace(engine, graphs=False)) == ()
