@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 
 from benchmarks.fit_efficiency import GPUS
 from splitpoint.inputs import facts
@@ -86,7 +86,7 @@ def measured(folder: Path) -> pd.DataFrame:
 
 def fit(rows: pd.DataFrame, pattern: Pattern, name: str) -> LinkSpeed:
     """The entry that fits the even rows best in log error, and its error on the odd ones."""
-    from scipy.optimize import least_squares
+    from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     gpu = facts.gpu(name)
     size, ranks, seconds = (rows[c].to_numpy(float) for c in ("bytes", "num_gpus", "seconds"))
@@ -112,7 +112,7 @@ def fit(rows: pd.DataFrame, pattern: Pattern, name: str) -> LinkSpeed:
         )
 
     def residuals(logs: Array) -> Array:
-        guess = message_seconds(speed(logs), pattern, size, ranks, gpu.inside.bandwidth)  # type: ignore[arg-type]
+        guess = message_seconds(speed(logs), pattern, size, ranks, gpu.inside.bandwidth)
         return np.asarray(np.log(guess / seconds))
 
     best = least_squares(

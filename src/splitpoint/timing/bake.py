@@ -4,6 +4,8 @@ A decode step is linear in its summed context and a prefill step in its pairs on
 exceed every window, so two evaluations give the constant and the slope exactly.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from splitpoint.inputs.deployment import Topology
@@ -11,8 +13,36 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
 from splitpoint.timing import collectives, efficiency, host
+from splitpoint.timing.collectives import Exchange, stage_exchanges
 from splitpoint.timing.curve import PICO, Picos, StepCurve
-from splitpoint.timing.operators import Array, Batch, stage_operators, stages
+from splitpoint.timing.operators import (
+    Array,
+    Batch,
+    Kind,
+    Operator,
+    stage_operators,
+    stages,
+)
+
+# Operators whose time grows with what is already cached.
+WALKS: frozenset[Kind] = frozenset(
+    {
+        "prefill_attention",
+        "decode_attention",
+        "prefill_latent",
+        "decode_latent",
+        "prefill_sparse",
+        "decode_sparse",
+        "indexer",
+    }
+)
+
+
+class Line(NamedTuple):
+    """Seconds of a step without context, and per token of context (or pair of a prefill)."""
+
+    work: Array
+    slope: Array
 
 
 def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> StepCurve:
@@ -21,24 +51,21 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     bound = float(_largest_bound(model))
     sequences = np.arange(1.0, engine.max_seqs + 1)
     run = host.padded(engine, sequences)
-    work, _ = _line(model, gpu, topology, engine, decode=run, prefill=np.zeros_like(run), at=bound)
-    _, slope = _line(
-        model, gpu, topology, engine, decode=sequences, prefill=np.zeros_like(run), at=bound
-    )
+    none = np.zeros_like(run)
+    padded = _line(model, gpu, topology, engine, decode=run, prefill=none, at=bound)
+    exact = _line(model, gpu, topology, engine, decode=sequences, prefill=none, at=bound)
     kernels = _kernels(model, topology, engine)
     step = host.launch_floor(engine, run * (1 + engine.drafts), kernels)
-    decode = np.maximum(work, step) + host.gap(engine, sequences)
+    decode = np.maximum(padded.work, step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
-    mixed, pair = _line(
-        model, gpu, topology, engine, decode=np.zeros_like(new), prefill=new, at=bound
-    )
+    chunk = _line(model, gpu, topology, engine, decode=np.zeros_like(new), prefill=new, at=bound)
     floor = host.launch_floor(engine, new, kernels)
-    mixed = np.maximum(mixed, floor) + host.gap(engine, np.ones_like(new))
+    mixed = np.maximum(chunk.work, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
-        decode_context=_picos(slope),
+        decode_context=_picos(exact.slope),
         mixed=_picos(mixed),
-        prefill_pair=int(np.rint(pair[-1] / PICO)),
+        prefill_pair=int(np.rint(chunk.slope[-1] / PICO)),
         drafts=engine.drafts,
         origin=origin(gpu),
     )
@@ -47,17 +74,12 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
     """Seconds a step keeps the GPUs busy: micro-batches of 1/pp of it, rounded up, pass the slowest
     stage one after the other, so a step takes pp x (operators + collectives) of that stage."""
-    pp = topology.pp
-    decode, prefill = np.ceil(batch.decode / pp), np.ceil(batch.prefill / pp)
-    part = Batch(
-        decode=decode,
-        context=batch.context * decode / np.maximum(batch.decode, 1.0),
-        prefill=prefill,
-        pairs=batch.pairs * prefill / np.maximum(batch.prefill, 1.0),
-        rows=np.ceil(batch.rows / pp),
-    )
-    each = [_stage_seconds(model, gpu, topology, engine, part, stage) for stage in range(pp)]
-    return np.asarray(pp * np.max(each, axis=0))
+    part = _part(batch, topology.pp)
+    slowest = np.zeros_like(batch.decode)
+    for stage in range(topology.pp):
+        items = _stage(model, topology, engine, part, stage)
+        slowest = np.maximum(slowest, np.sum([_seconds(i, gpu, engine) for i in items], axis=0))
+    return np.asarray(topology.pp * slowest)
 
 
 def origin(gpu: Gpu) -> str:
@@ -71,16 +93,31 @@ def origin(gpu: Gpu) -> str:
     return found.source
 
 
-def _stage_seconds(
-    model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch, stage: int
-) -> Array:
+def _part(batch: Batch, pp: int) -> Batch:
+    decode, prefill = np.ceil(batch.decode / pp), np.ceil(batch.prefill / pp)
+    return Batch(
+        decode=decode,
+        context=batch.context * decode / np.maximum(batch.decode, 1.0),
+        prefill=prefill,
+        pairs=batch.pairs * prefill / np.maximum(batch.prefill, 1.0),
+        rows=np.ceil(batch.rows / pp),
+    )
+
+
+def _stage(
+    model: Model, topology: Topology, engine: Engine, batch: Batch, stage: int
+) -> tuple[Operator | Exchange, ...]:
     layers = stages(model, topology.pp)[stage]
-    busy = np.zeros_like(batch.decode)
-    for operator in stage_operators(model, topology, engine, batch, stage):
-        busy = busy + efficiency.seconds(operator, gpu, engine.name)
-    for exchange in collectives.stage_exchanges(layers, model, topology, engine, batch):
-        busy = busy + collectives.seconds(exchange, gpu)
-    return busy
+    return (
+        *stage_operators(model, topology, engine, batch, stage),
+        *stage_exchanges(layers, model, topology, engine, batch),
+    )
+
+
+def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
+    if isinstance(item, Exchange):
+        return collectives.seconds(item, gpu)
+    return efficiency.seconds(item, gpu, engine.name)
 
 
 def _line(
@@ -92,15 +129,26 @@ def _line(
     decode: Array,
     prefill: Array,
     at: float,
-) -> tuple[Array, Array]:
-    """Seconds without context, and seconds more per token of context (decode) or pair (prefill),
-    taken where every sequence is `at` or more tokens long."""
-    near = _batch(decode, prefill, at)
-    far = _batch(decode, prefill, 2 * at)
-    low = gpu_seconds(model, gpu, topology, engine, near)
-    high = gpu_seconds(model, gpu, topology, engine, far)
-    slope = (high - low) / (far.context + far.pairs - near.context - near.pairs)
-    return low - slope * (near.context + near.pairs), slope
+) -> Line:
+    """The line through two steps, one twice as long as the other, of whichever stage is slower:
+    only operators that walk the context differ between them."""
+    pp = topology.pp
+    near, far = _batch(decode, prefill, at), _batch(decode, prefill, 2 * at)
+    length = near.context + near.pairs
+    works, slopes = [], []
+    for stage in range(pp):
+        items = _stage(model, topology, engine, _part(near, pp), stage)
+        longer = _stage(model, topology, engine, _part(far, pp), stage)
+        total = np.zeros_like(length)
+        growth = np.zeros_like(length)
+        for item, more in zip(items, longer, strict=True):
+            taken = _seconds(item, gpu, engine)
+            total = total + taken
+            if isinstance(item, Operator) and item.kind in WALKS:
+                growth = growth + _seconds(more, gpu, engine) - taken
+        works.append(pp * (total - growth))
+        slopes.append(pp * growth / length)
+    return Line(work=np.max(works, axis=0), slope=np.max(slopes, axis=0))
 
 
 def _batch(decode: Array, prefill: Array, length: float) -> Batch:
@@ -136,7 +184,7 @@ def _kernels(model: Model, topology: Topology, engine: Engine) -> float:
     counts = []
     for stage, layers in enumerate(stages(model, topology.pp)):
         launched = stage_operators(model, topology, engine, batch, stage)
-        sent = collectives.stage_exchanges(layers, model, topology, engine, batch)
+        sent = stage_exchanges(layers, model, topology, engine, batch)
         counts.append(sum(o.count for o in launched) + sum(e.count for e in sent))
     return float(topology.pp * max(counts))
 

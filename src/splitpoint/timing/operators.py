@@ -94,7 +94,8 @@ class Operator(Record, frozen=True, kw_only=True):
     """One kernel, launched `count` times per step with the same shape on one rank.
 
     What its speed depends on beside FLOPs and bytes: `rows` that share one read of an operand
-    (tokens of a matrix product, tokens per touched expert, queries per key-value head),
+    (tokens of a matrix product, tokens per touched expert, queries per key-value head; of a
+    prefill attention, tiles of queries),
     `parallel` pieces that fill the GPU (columns, heads x sequences), and `depth`: the length of
     the sum inside one tile of a product, the exponentials of an attention.
     """
@@ -170,7 +171,12 @@ BF16 = Stored(dtype="bf16", bytes=2.0)
 
 
 def matmul(
-    name: str, rows: Array, depth: float, width: float, matrix: Stored, count: int = 1
+    name: str,
+    rows: Array,
+    depth: float | Array,
+    width: float | Array,
+    matrix: Stored,
+    count: int = 1,
 ) -> Operator:
     """rows x depth times depth x width: 2 x rows x depth x width FLOPs; weights read once."""
     return Operator(
@@ -185,7 +191,7 @@ def matmul(
             0.0,
         ),
         rows=rows,
-        parallel=np.full_like(rows, width),
+        parallel=np.broadcast_to(np.asarray(width, dtype=np.float64), rows.shape),
         depth=depth,
         count=count,
     )
@@ -297,18 +303,18 @@ def _attention(
 def attend(
     kind: Literal["attention", "sparse"],
     *,
-    heads: int,
-    kv_heads: int,
-    score_dim: int,
-    value_dim: int,
-    cached: int,
+    heads: int | Array,
+    kv_heads: int | Array,
+    score_dim: int | Array,
+    value_dim: int | Array,
+    cached: int | Array,
     dtype: Dtype,
     batch: Batch,
     drafts: int,
     bound: int = 0,
 ) -> list[Operator]:
     """Attention over the cache: 2 x heads x (score_dim + value_dim) FLOPs a pair. Decode reads
-    each cached vector once per sequence, prefill once per tile of queries."""
+    each cached vector once per sequence."""
     context, pairs = batch.context, batch.pairs
     if bound:
         context = np.minimum(context, batch.decode * bound)
@@ -321,8 +327,9 @@ def attend(
             kind=f"prefill_{kind}",  # type: ignore[arg-type]
             dtype=dtype,
             flops=pairs * pair,
-            bytes=pairs * read / QUERY_TILE,
-            rows=batch.prefill,
+            # Queries and results; a tile of queries finds its keys in the cache of the GPU.
+            bytes=batch.prefill * heads * (score_dim + value_dim) * HIDDEN_BYTES,
+            rows=batch.prefill * heads / QUERY_TILE,
             parallel=batch.prefill * heads,
             depth=pairs * heads,
         ),
@@ -400,8 +407,11 @@ def _latent(
                 kind="prefill_latent",
                 dtype="bf16",
                 flops=batch.pairs * (split + again),
-                bytes=batch.pairs * up * HIDDEN_BYTES / QUERY_TILE,
-                rows=batch.prefill,
+                bytes=batch.prefill
+                * heads
+                * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
+                * HIDDEN_BYTES,
+                rows=batch.prefill * heads / QUERY_TILE,
                 parallel=batch.prefill * heads,
                 depth=batch.pairs * heads,
             ),
@@ -636,7 +646,13 @@ def imbalance(pairs: Array, ranks: int) -> Array:
 
 
 def grouped(
-    pairs: Array, listed: Array, reached: Array, dim: float, width: float, matrices: int, by: Stored
+    pairs: Array,
+    listed: Array,
+    reached: Array,
+    dim: float | Array,
+    width: float | Array,
+    matrices: int,
+    by: Stored,
 ) -> Operator:
     """Grouped products of (token, expert) `pairs` over the `reached` experts of one rank:
     2 x pairs x dim x width x (matrices in + 1 out) FLOPs, each reached expert read once.

@@ -44,24 +44,30 @@ class NetworkSpeed(Record, frozen=True, kw_only=True):
     origin: str
 
 
+# Pieces of up to 16 KiB by cuda_ipc take 2.3 us each: openucx/ucx issue 3740, 2019-06-20.
+# vLLM issue 55434 (2026-09-05; GB200, about 112,000 pieces and 4.9 GB a rank) finds 57% of the
+# transfer in posting them, which that piece time and 25 GB/s of movement give.
+_PEER = "published: 2.3 us a piece by cuda_ipc (openucx/ucx issue 3740, 2019-06-20); assumed: share"
+# 1 MiB in 256 pieces moved at 4.69 GB/s where 64 MiB moved at 12.2 of 12.5: LMCache pull request
+# 4161, 2026-07-30, NIXL over UCX.
+_RDMA = "published: 0.5 us a piece, 97% of the port (LMCache pull request 4161, 2026-07-30)"
+
 NETWORKS: dict[Network, NetworkSpeed] = {
-    "nvlink": NetworkSpeed(
-        share=0.7, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: peer copies of blocks"
-    ),
-    "mnnvl": NetworkSpeed(
-        share=0.7, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: as nvlink"
-    ),
+    "nvlink": NetworkSpeed(share=0.7, latency=0.3e-3, per_descriptor=2.3e-6, origin=_PEER),
+    "mnnvl": NetworkSpeed(share=0.7, latency=0.3e-3, per_descriptor=2.3e-6, origin=_PEER),
     "xgmi": NetworkSpeed(
-        share=0.6, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: as nvlink"
+        share=0.6, latency=0.3e-3, per_descriptor=2.3e-6, origin="assumed: as nvlink"
     ),
     "pcie": NetworkSpeed(
-        share=0.7, latency=0.3e-3, per_descriptor=1.5e-6, origin="assumed: peer copies over PCIe"
+        share=0.78,
+        latency=0.3e-3,
+        per_descriptor=2.3e-6,
+        origin="published: 49 GB/s of a Gen 5 port by the push connector; the pull connector fell "
+        "back to TCP at 0.5 GB/s before NIXL pull request 2208 (vLLM issue 52607, 2026-08-17)",
     ),
-    "ib": NetworkSpeed(
-        share=0.85, latency=0.5e-3, per_descriptor=1.0e-6, origin="assumed: RDMA reads of blocks"
-    ),
+    "ib": NetworkSpeed(share=0.97, latency=0.5e-3, per_descriptor=0.5e-6, origin=_RDMA),
     "roce": NetworkSpeed(
-        share=0.8, latency=0.5e-3, per_descriptor=1.0e-6, origin="assumed: as ib with congestion"
+        share=0.9, latency=0.5e-3, per_descriptor=0.5e-6, origin="assumed: as ib, with congestion"
     ),
     "tcp": NetworkSpeed(
         share=0.5, latency=2e-3, per_descriptor=5e-6, origin="assumed: staged through host memory"
