@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs import facts, files
 from splitpoint.inputs.checks import require
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
@@ -103,6 +104,8 @@ def test_a_trace_is_found_beside_the_plan(tmp_path: Path) -> None:
     assert absolute.workload.trace == "/data/t.csv"
     home = plan_of(tmp_path, workload('trace = "~/t.csv"'))
     assert home.workload.trace == str(Path.home() / "t.csv")
+    nobody = plan_of(tmp_path, workload('trace = "~nobody-of-this-name/t.csv"'))
+    assert nobody.workload.trace == str(tmp_path / "~nobody-of-this-name" / "t.csv")
 
 
 def test_a_gpu_may_be_written_out(tmp_path: Path) -> None:
@@ -114,6 +117,33 @@ def test_a_gpu_may_be_written_out(tmp_path: Path) -> None:
         PLAN.replace('gpu = "H20"', "") + GPU_TABLE.replace("hbm_gib = 95", "hbm_gib = 102"),
     )
     assert words.startswith("gpu.hbm_gib: 102.0 GiB is more than a marketed 96.0 GB can hold")
+
+
+def test_one_number_of_a_named_gpu_may_be_set(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, PLAN, ("gpu.hbm_gib=90", "gpu.outside.bandwidth=25e9"))
+    assert isinstance(plan.gpu, Gpu)
+    known = facts.gpu("H20")
+    assert (plan.gpu.name, plan.gpu.flops) == ("H20", known.flops)
+    assert (plan.gpu.hbm_gib, plan.gpu.outside.bandwidth) == (90.0, 25e9)
+    assert plan.gpu.outside.latency == known.outside.latency
+    assert plan.gpu.sources["hbm_gib"] == "assumed: set by the user"
+    assert plan.gpu.sources["outside"] == "assumed: set by the user"
+    assert plan.gpu.sources["bandwidth"] == known.sources["bandwidth"]
+    words = refusal(tmp_path, sets=("gpu.hbm_gb=90",))
+    assert words == "--set gpu.hbm_gb: unknown key (did you mean 'hbm_gib'?)"
+    other = plan_of(tmp_path, PLAN, ("gpu.hbm_gib=70", "gpu=h100"))
+    assert isinstance(other.gpu, Gpu)
+    assert (other.gpu.name, other.gpu.hbm_gib) == ("H100 SXM", 70.0)
+    words = refusal(tmp_path, sets=("gpu=H20O", "gpu.hbm_gib=90"))
+    assert words.startswith("--set gpu.hbm_gib: cannot set 'hbm_gib' inside 'H20O'")
+
+
+def test_a_plan_written_as_json_is_the_same_plan(tmp_path: Path) -> None:
+    for sets in ((), ("gpu.hbm_gib=90",), ("engine.drafts=2", "workload.rate=[1, 2]")):
+        plan = plan_of(tmp_path, PLAN, sets)
+        path = tmp_path / "again.json"
+        files.write_atomic(path, files.to_json(plan))
+        assert read_plan(path) == plan
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 A deployment file says instead what is chosen already: the pools, for `splitpoint simulate`.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
@@ -10,7 +11,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta
 
-from splitpoint.inputs import files
+from splitpoint.inputs import facts, files
 from splitpoint.inputs.checks import Problem, Rule
 from splitpoint.inputs.conversion import convert
 from splitpoint.inputs.deployment import (
@@ -36,7 +37,6 @@ from splitpoint.inputs.engine import (
     Utilization,
     Version,
 )
-from splitpoint.inputs.facts import name_faults
 from splitpoint.inputs.gpu import Gpu, LinkBandwidth
 from splitpoint.inputs.workload import MAX_SWEEP, RequestCount, Slo, Workload
 from splitpoint.record import Record
@@ -44,7 +44,7 @@ from splitpoint.record import Record
 ModelName = Annotated[
     str, Meta(pattern=r"\S", description="a catalogue name, a config.json, a folder or a hub id")
 ]
-GpuName = Annotated[str, Rule(name_faults)]
+GpuName = Annotated[str, Rule(facts.name_faults)]
 DraftChoices = Annotated[
     tuple[Drafts, ...], Meta(min_length=1, max_length=MAX_SWEEP, description="such as [0, 3]")
 ]
@@ -156,28 +156,52 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
 
 def read_plan(path: Path, sets: Sequence[str] = ()) -> Plan:
     """The plan of a file; a relative trace path is taken from the plan's folder."""
-    return _placed(files.read(path, Plan, sets), path)
+    return _read(files.load(path), Plan, path, sets)
 
 
 def read_deployment(path: Path, sets: Sequence[str] = ()) -> DeploymentPlan:
     """The deployment of a file; a relative trace path is taken from the file's folder."""
-    return _placed(files.read(path, DeploymentPlan, sets), path)
+    return _read(files.load(path), DeploymentPlan, path, sets)
 
 
 def read_plan_or_deployment(path: Path, sets: Sequence[str] = ()) -> Plan | DeploymentPlan:
     """The deployment of a file that has pools, the plan of any other."""
     tree = files.load(path)
     if isinstance(tree, dict) and "pools" in tree:
-        return _placed(convert(tree, DeploymentPlan, str(path), sets), path)
-    return _placed(convert(tree, Plan, str(path), sets), path)
+        return _read(tree, DeploymentPlan, path, sets)
+    return _read(tree, Plan, path, sets)
 
 
-Placed = TypeVar("Placed", Plan, DeploymentPlan)
+Read = TypeVar("Read", Plan, DeploymentPlan)
 
 
-def _placed(plan: Placed, path: Path) -> Placed:
+def _read(tree: object, kind: type[Read], path: Path, sets: Sequence[str]) -> Read:
+    if isinstance(tree, dict):
+        tree, sets = _with_gpu_written_out(tree, sets)
+    plan = convert(tree, kind, str(path), sets)
     workload = plan.workload
     if workload is None or workload.trace is None:
         return plan
-    trace = str(path.parent / Path(workload.trace).expanduser())
+    # Path.expanduser raises where it knows no such user; this one leaves the name as it is.
+    trace = str(path.parent / os.path.expanduser(workload.trace))  # noqa: PTH111
     return msgspec.structs.replace(plan, workload=msgspec.structs.replace(workload, trace=trace))
+
+
+def _with_gpu_written_out(
+    tree: dict[str, object], sets: Sequence[str]
+) -> tuple[dict[str, object], Sequence[str]]:
+    """A named GPU as a table where `--set gpu.hbm_gib=90` changes a number of it; its source no
+    longer vouches for that number."""
+    keys = [text.partition("=")[0].strip() for text in sets]
+    numbers = [key.split(".")[1] for key in keys if key.startswith("gpu.")]
+    named = [
+        text.partition("=")[2].strip() for text, key in zip(sets, keys, strict=True) if key == "gpu"
+    ]
+    name = named[-1] if named else tree.get("gpu")
+    if not numbers or not isinstance(name, str) or facts.name_faults(name):
+        return tree, sets
+    table = msgspec.to_builtins(facts.gpu(name))
+    for number in set(numbers) & set(table["sources"]):
+        table["sources"][number] = "assumed: set by the user"
+    rest = [text for text, key in zip(sets, keys, strict=True) if key != "gpu"]
+    return tree | {"gpu": table}, rest
