@@ -304,3 +304,9 @@ def test_a_preset_survives_a_file(tmp_path: Path) -> None:
     again = trace_of(Workload(trace="agentic.jsonl.gz"), base=tmp_path)
     assert describe(again).reuse_share == describe(trace).reuse_share
     assert describe(again).session_reuse_share == describe(trace).session_reuse_share
+
+
+def test_a_preset_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("splitpoint.inputs.traces.synth.MAX_IDS", 1000)
+    with pytest.raises(PlanError, match="ask for fewer requests"):
+        preset("agentic-coding", requests=50)

@@ -192,16 +192,14 @@ def _with_gpu_written_out(
 ) -> tuple[dict[str, object], Sequence[str]]:
     """A named GPU as a table where `--set gpu.hbm_gib=90` changes a number of it; its source no
     longer vouches for that number."""
-    keys = [text.partition("=")[0].strip() for text in sets]
-    numbers = [key.split(".")[1] for key in keys if key.startswith("gpu.")]
-    named = [
-        text.partition("=")[2].strip() for text, key in zip(sets, keys, strict=True) if key == "gpu"
-    ]
+    pairs = [(key.strip(), value.strip()) for key, _, value in (t.partition("=") for t in sets)]
+    numbers = {key.split(".")[1] for key, _ in pairs if key.startswith("gpu.")}
+    named = [value for key, value in pairs if key == "gpu"]
     name = named[-1] if named else tree.get("gpu")
     if not numbers or not isinstance(name, str) or facts.name_faults(name):
         return tree, sets
     table = msgspec.to_builtins(facts.gpu(name))
-    for number in set(numbers) & set(table["sources"]):
+    for number in numbers & set(table["sources"]):
         table["sources"][number] = "assumed: set by the user"
-    rest = [text for text, key in zip(sets, keys, strict=True) if key != "gpu"]
+    rest = [text for text, (key, _) in zip(sets, pairs, strict=True) if key != "gpu"]
     return tree | {"gpu": table}, rest

@@ -32,7 +32,8 @@ class Trace(Record, frozen=True, kw_only=True):
     `think_s`: seconds between the end of the previous turn and this one's arrival (0 at turn 0).
     Prefix identity of request i: `block_ids[block_starts[i]:block_starts[i+1]]`, one id per
     `block_tokens` input tokens (the last one may be partial); equal leading ids mean equal
-    leading tokens. A source without identities has empty ids: nothing is ever reused.
+    leading tokens. A source without identities has empty ids: nothing is ever reused. So a row has
+    either no ids or ceil(isl / block_tokens) of them.
 
     Readers number ids densely from 0 so that an id names its whole prefix: equal ids mean equal
     tokens from the start of the request to the end of that block. `closed`: think times are
@@ -199,7 +200,7 @@ def repeated(trace: Trace, copies: int) -> Trace:
     counts = np.diff(trace.block_starts)
     if copies * len(trace.block_ids) > MAX_COPIED or copies * len(trace) > MAX_COPIED:
         what = f"{copies} copies of {trace.name} ({len(trace):,} requests)"
-        raise PlanError("trace", what, "fewer users, or a longer trace cut to what is needed")
+        raise PlanError("trace", what, "fewer users, or fewer requests of each")
     owner = np.repeat(trace.session, counts)
     width, sessions = int(trace.block_ids.max(initial=-1)) + 1, int(trace.session.max()) + 1
     holder = np.full(width, -1, np.int32)

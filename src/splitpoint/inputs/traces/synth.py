@@ -21,7 +21,7 @@ import numpy as np
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Floats, Ints, Longs, Trace
-from splitpoint.inputs.traces.columns import Identities, assembled
+from splitpoint.inputs.traces.columns import MAX_IDS, Identities, assembled
 from splitpoint.inputs.workload import Lengths
 from splitpoint.record import Record
 
@@ -313,6 +313,9 @@ def timed(
 def grown_identities(turns: Turns, shared_tokens: int) -> Identities:
     """Ids of prompts that share their first `shared_tokens` and then grow session by session."""
     counts = -(-turns.isl.astype(np.int64) // BLOCK_TOKENS)
+    if counts.sum() > MAX_IDS:
+        what = f"{len(counts):,} requests hold {counts.sum():,} block ids"
+        raise PlanError("workload.requests", what, f"at most {MAX_IDS:,}: ask for fewer requests")
     row = np.repeat(np.arange(len(counts)), counts)
     place = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
     shared = shared_tokens // BLOCK_TOKENS
