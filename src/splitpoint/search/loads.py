@@ -5,7 +5,7 @@ trace itself.
 """
 
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -45,16 +45,29 @@ class Load(Record, frozen=True, kw_only=True):
     concurrency: int | None = None
 
 
-def loads(workload: Workload, *, base: Path, requests: int | None = None) -> tuple[Load, ...]:
+class Given(NamedTuple):
+    """What all loads of a workload share."""
+
+    workload: Workload
+    base: Path
+    requests: int | None
+    prefix_caching: bool
+
+
+def loads(
+    workload: Workload,
+    *,
+    base: Path,
+    requests: int | None = None,
+    prefix_caching: bool = True,
+) -> tuple[Load, ...]:
     """Every load of a workload, lightest first; `requests` cuts each trace to its first ones."""
+    given = Given(workload, base, requests, prefix_caching)
     if workload.concurrency is not None:
-        return tuple(
-            _users(workload, base, users, requests) for users in _each(workload.concurrency)
-        )
+        return tuple(_users(given, users) for users in _each(workload.concurrency))
     if workload.rate is not None:
-        return tuple(_paced(workload, base, rate, requests) for rate in _each(workload.rate))
-    trace = _cut(trace_of(workload, base=base), requests)
-    return (_timed(trace, label="trace" if workload.trace else "preset"),)
+        return tuple(_paced(given, rate) for rate in _each(workload.rate))
+    return (_timed(given),)
 
 
 def profile(trace: Trace, *, prefix_caching: bool = True) -> Profile:
@@ -72,21 +85,32 @@ def profile(trace: Trace, *, prefix_caching: bool = True) -> Profile:
     )
 
 
-def _users(workload: Workload, base: Path, users: int, requests: int | None) -> Load:
-    trace = _cut(trace_of(workload, base=base, concurrency=users), requests)
+def _users(given: Given, users: int) -> Load:
+    trace = trace_of(given.workload, base=given.base, concurrency=users)
+    return _load(given, trace, f"concurrency {users:,}", users=users)
+
+
+def _paced(given: Given, rate: float) -> Load:
+    trace = trace_of(given.workload, base=given.base, rate=rate)
+    return _load(given, trace, f"{rate:g} req/s", rate=rate)
+
+
+def _timed(given: Given) -> Load:
+    trace = trace_of(given.workload, base=given.base)
+    label = "trace" if given.workload.trace else "preset"
+    return _load(given, trace, label, rate=describe(trace).peak_rate or None)
+
+
+def _load(
+    given: Given, trace: Trace, label: str, *, rate: float | None = None, users: int | None = None
+) -> Load:
+    trace = _cut(trace, given.requests)
     return Load(
-        label=f"concurrency {users:,}", trace=trace, profile=profile(trace), concurrency=users
-    )
-
-
-def _paced(workload: Workload, base: Path, rate: float, requests: int | None) -> Load:
-    trace = _cut(trace_of(workload, base=base, rate=rate), requests)
-    return Load(label=f"{rate:g} req/s", trace=trace, profile=profile(trace), rate=rate)
-
-
-def _timed(trace: Trace, *, label: str) -> Load:
-    return Load(
-        label=label, trace=trace, profile=profile(trace), rate=describe(trace).peak_rate or None
+        label=label,
+        trace=trace,
+        profile=profile(trace, prefix_caching=given.prefix_caching),
+        rate=rate,
+        concurrency=users,
     )
 
 

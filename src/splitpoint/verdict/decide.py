@@ -4,30 +4,24 @@ Every load is answered; the verdict is about the heaviest one at which some depl
 SLO. Only deployments on the same number of GPUs are compared.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
+import numpy as np
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs import facts
-from splitpoint.inputs.deployment import Role, Routing
-from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.huggingface import load_model
-from splitpoint.inputs.model import Model
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.trace import describe
 from splitpoint.record import Record
 from splitpoint.run import Run
-from splitpoint.search import space as spaces
-from splitpoint.search.budget import pacing_budget
 from splitpoint.search.frontier import frontier
-from splitpoint.search.instance import Instance, holding, instance
-from splitpoint.search.loads import Load, loads
-from splitpoint.search.match import Estimate, matched
+from splitpoint.search.loads import Load
+from splitpoint.search.space import Space, space
 from splitpoint.search.sweep import Job, sweep
-from splitpoint.search.world import Candidate, candidate_of, path, world
+from splitpoint.search.world import Candidate, path
 from splitpoint.timing.transfer import LinkSpec
 from splitpoint.verdict.answer import (
     SCHEMA_VERSION,
@@ -42,49 +36,62 @@ from splitpoint.verdict.answer import (
     WorkloadSummary,
 )
 from splitpoint.verdict.assumptions import assumptions, rests_on
+from splitpoint.verdict.case import Case, Progress, Trial, case_of, job_of
 from splitpoint.verdict.claims import claims, ratio_claim
 from splitpoint.verdict.compare import best, comparison
 from splitpoint.verdict.conditions import decode_bound, prefill_bound, transfer_pays, walls_hold
 from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
+from splitpoint.verdict.trials import field, neighbours
 from splitpoint.verdict.turnover import Arm, Turnover, turnover
 from splitpoint.verdict.walls import walls
 from splitpoint.verdict.words import spoken
 
-Progress = Callable[[str, float], None]
-
-# Deployments that the estimates left out and that the answer names one by one.
-NAMED_PRUNED = 40
+# Steps that each arm's best deployment may climb to a better neighbour.
+CLIMBS = 3
 
 
-class Trial(Record, frozen=True, kw_only=True):
-    """A candidate to simulate under load number `load`, under a name of its own."""
+class Tried(Record, frozen=True, kw_only=True):
+    """What was simulated so far, by name, and what was left out."""
 
-    name: str
-    candidate: Candidate
-    load: int
-
-
-class Field(Record, frozen=True, kw_only=True):
-    """What is to be simulated, and what was left out on the way."""
-
-    trials: tuple[Trial, ...]
+    trials: dict[str, Trial]
+    points: dict[str, Point]
     rejected: tuple[Rejected, ...]
 
+    def under(self, load: str) -> list[Point]:
+        """The points of a load."""
+        return [found for found in self.points.values() if found.load == load]
 
-class Case(Record, frozen=True, kw_only=True):
-    """What every step needs to know of a plan."""
+    def rivals(self, load: str) -> "Rivals":
+        """The points of a load on as many GPUs as its best one, taken among the counts that both
+        arms reach where there are such."""
+        ours = self.under(load)
+        counts = [
+            {found.gpus for found in ours if found.deployment.split is arm} for arm in (True, False)
+        ]
+        shared = counts[0] & counts[1] or counts[0] | counts[1]
+        leader = best([found for found in ours if found.gpus in shared])
+        level = [found for found in ours if leader is not None and found.gpus == leader.gpus]
+        return Rivals(
+            split=tuple(found for found in level if found.deployment.split),
+            mixed=tuple(found for found in level if not found.deployment.split),
+        )
 
-    plan: Plan
-    model: Model
-    gpu: Gpu
-    loads: tuple[Load, ...]
-    base: Path
 
-    @property
-    def seed(self) -> int:
-        """The seed of every simulation: all candidates meet the same chances."""
-        return self.plan.workload.seed
+class Rivals(Record, frozen=True, kw_only=True):
+    """Points of both arms under one load on one number of GPUs."""
+
+    split: tuple[Point, ...]
+    mixed: tuple[Point, ...]
+
+
+class Reached(Record, frozen=True, kw_only=True):
+    """A verdict with what it was made of."""
+
+    verdict: Verdict
+    walls: tuple[Wall, ...]
+    assumptions: tuple[Figure, ...]
+    notes: tuple[str, ...]
 
 
 def decided(
@@ -93,218 +100,119 @@ def decided(
     """The answer to a plan, and the runs of the points that its figures show, by point name."""
     tell: Progress = progress or (lambda _stage, _share: None)
     tell("reading", 0.0)
-    case = _case(plan, base)
-    longest = max(load.profile.longest for load in case.loads)
-    space = spaces.space(
-        case.model,
-        case.gpu,
-        plan.gpus,
-        engine=plan.engine,
-        search=plan.search,
-        longest=longest,
+    case = case_of(plan, base=base, tell=tell, workers=workers)
+    legal = _legal(case)
+    first = field(case, legal)
+    tried = _simulated(
+        case, Tried(trials={}, points={}, rejected=first.rejected), first.trials, 0.1, 0.5
     )
-    if not space.holdings and not space.unfit:
-        raise PlanError(
-            "search",
-            f"no topology of {plan.gpus} GPUs that it allows can run {case.model.name}",
-            "widen tp, dp, pp or ep, or give more gpus",
-        )
-    field = _field(case, space, tell)
-    points, empty = _simulated(case, field.trials, tell, workers)
-    points = _with_frontier(points)
-    rejected = (*field.rejected, *empty)
-    decision = _decision_load(case, points)
-    shown = _shown(points, case.loads[decision], plan.search.routing)
-    trials = {trial.name: trial for trial in field.trials}
-    runs = _again(case, [trials[name] for name in shown], tell, workers)
-    points = tuple(
-        replace(found, run_file=f"runs/{_file_name(index, found)}") if found.name in runs else found
-        for index, found in enumerate(points)
-    )
-    verdict, side_walls, figures = _verdict(
-        case, points, rejected, runs, trials, decision, tell, workers
-    )
+    decision = _decision(case, tried)
+    tried = _climbed(case, tried, decision)
+    tried = replace(tried, points=_with_frontier(tried.points))
     load = case.loads[decision]
-    chosen = trials[verdict.chosen].candidate.instances if verdict.chosen else ()
-    tried = [ready for found in points for ready in trials[found.name].candidate.instances]
-    used = [ready.holding for ready in (*chosen, *tried)] or [*space.holdings, *space.unfit]
+    runs = _again(case, [tried.trials[name] for name in _shown(case, tried, load)])
+    reached = _reached(case, tried, runs, load)
+    names = list(tried.points)
+    points = tuple(
+        replace(found, run_file=f"runs/{_file_name(index, name)}") if name in runs else found
+        for index, (name, found) in enumerate(tried.points.items())
+    )
+    chosen = [tried.trials[reached.verdict.chosen]] if reached.verdict.chosen else []
+    used = [
+        ready.holding
+        for trial in (*chosen, *(tried.trials[name] for name in names))
+        for ready in trial.candidate.instances
+    ] or [*legal.holdings, *legal.unfit]
     tell("done", 1.0)
-    answer = Answer(
+    found = Answer(
         version=SCHEMA_VERSION,
-        splitpoint=_version(),
+        splitpoint=version("splitpoint"),
         plan=plan,
         model=case.model.name,
         gpu=case.gpu.name,
         workload=_workload(load),
         request=request_cost(case.model, case.gpu, used[0], load.profile),
         holdings=holdings(used, load.profile),
-        walls=side_walls,
+        walls=reached.walls,
         points=points,
-        rejected=rejected,
-        verdict=verdict,
-        assumptions=figures,
+        rejected=tried.rejected,
+        verdict=reached.verdict,
+        assumptions=reached.assumptions,
         recipes=(),
-        notes=_notes(case, load, points),
+        notes=(*_notes(case, load, points), *reached.notes),
     )
-    return answer, runs
+    return found, runs
 
 
-def _case(plan: Plan, base: Path) -> Case:
-    gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
-    return Case(
-        plan=plan,
-        model=load_model(plan.model),
-        gpu=gpu,
-        loads=loads(plan.workload, base=base, requests=plan.search.requests),
-        base=base,
+def _legal(case: Case) -> Space:
+    found = space(
+        case.model,
+        case.gpu,
+        case.plan.gpus,
+        engine=case.plan.engine,
+        search=case.plan.search,
+        longest=max(load.profile.longest for load in case.loads),
     )
-
-
-def _field(case: Case, found: spaces.Space, tell: Progress) -> Field:
-    """Instances baked, matched under every load, and crossed with every routing."""
-    plan = case.plan
-    ready: list[Instance] = []
-    for index, held in enumerate(found.holdings):
-        tell("step times", 0.1 * index / len(found.holdings))
-        ready.append(instance(case.model, case.gpu, held))
-    roles = plan.search.roles
-    rejected = [
-        Rejected(
-            name=lack.name,
-            why=lack.why,
-            shortfall=Figure(
-                name="missing per rank", value=float(lack.bytes), unit="B", origin="computed"
-            ),
+    if not found.holdings and not found.unfit:
+        raise PlanError(
+            "search",
+            f"no topology of {case.plan.gpus} GPUs that it allows can run {case.model.name}",
+            "widen tp, dp, pp or ep, or give more gpus",
         )
-        for lack in found.rejected
-    ]
-    trials: list[Trial] = []
-    for index, load in enumerate(case.loads):
-        tell("matching", 0.1)
-        choice = matched(
-            load,
-            plan.slo,
-            mixed=[*ready, *_paced(case, ready, load)] if "mixed" in roles else (),
-            apart=ready if "split" in roles else (),
-            gpus=plan.gpus,
-            all_gpus=plan.search.all_gpus,
-        )
-        for estimate in choice.chosen:
-            for routing in plan.search.routing:
-                candidate = candidate_of(_parts(estimate), routing)
-                trials.append(
-                    Trial(name=_named(candidate.name, case, load), candidate=candidate, load=index)
-                )
-        rejected += _pruned(choice.pruned, case, load)
-        rejected += [
-            Rejected(name=f"P {p.topology} + D {d.topology}", why=why)
-            for p, d, why in choice.refused
-        ]
-    return Field(trials=tuple(trials), rejected=tuple(dict.fromkeys(rejected)))
-
-
-def _paced(case: Case, ready: Sequence[Instance], load: Load) -> list[Instance]:
-    """Mixed instances with the token budget that holds the TPOT, where the plan sets none."""
-    if case.plan.engine.batched_tokens is not None:
-        return []
-    made = []
-    for default in ready:
-        budget = pacing_budget(default, load.profile, case.plan.slo.tpot_s)
-        if budget is None:
-            continue
-        engine = replace(default.engine, batched_tokens=budget)
-        held = holding(
-            case.model,
-            case.gpu,
-            default.topology,
-            engine,
-            kv_pool_gib=case.plan.search.kv_pool_gib,
-        )
-        if spaces.lacking(held, load.profile.longest) is None:
-            made.append(instance(case.model, case.gpu, held))
-    return made
-
-
-def _parts(estimate: Estimate) -> list[tuple[Role, Instance, int]]:
-    if estimate.decode is None:
-        return [("mixed", estimate.first, estimate.firsts)]
-    return [
-        ("prefill", estimate.first, estimate.firsts),
-        ("decode", estimate.decode, estimate.decodes),
-    ]
-
-
-def _pruned(estimates: Sequence[Estimate], case: Case, load: Load) -> list[Rejected]:
-    """The best of what the estimates left out, and how many more there were."""
-    named = [
-        Rejected(
-            name=_named(_shape(estimate), case, load),
-            why=(
-                f"pruned by estimate: {estimate.rate:.3g} req/s on {estimate.gpus} GPUs, mean TPOT "
-                f"{estimate.tpot * 1e3:.3g} ms, TTFT {estimate.ttft:.3g} s"
-            ),
-        )
-        for estimate in estimates[:NAMED_PRUNED]
-    ]
-    rest = len(estimates) - len(named)
-    if rest > 0:
-        last = estimates[NAMED_PRUNED]
-        named.append(
-            Rejected(
-                name=_named(f"{rest:,} more deployments", case, load),
-                why=f"pruned by estimate: {last.rate_gpu:.3g} req/s/GPU or less, or too slow",
-            )
-        )
-    return named
-
-
-def _shape(estimate: Estimate) -> str:
-    return candidate_of(_parts(estimate), "prefix_aware").shape
-
-
-def _named(name: str, case: Case, load: Load) -> str:
-    """A name that no other load's points have."""
-    return name if len(case.loads) == 1 else f"{name} @ {load.label}"
-
-
-def _jobs(case: Case, trials: Sequence[Trial]) -> list[Job]:
-    return [
-        Job(
-            name=trial.name,
-            world=world(
-                trial.candidate,
-                case.model,
-                case.gpu,
-                tokens=round(case.loads[trial.load].profile.isl),
-                transfer_bandwidth=case.plan.search.transfer_bandwidth,
-            ),
-            trace=trial.load,
-            seed=case.seed,
-            closed_loop=case.plan.workload.closed_loop,
-        )
-        for trial in trials
-    ]
+    return found
 
 
 def _simulated(
-    case: Case, trials: Sequence[Trial], tell: Progress, workers: int | None
-) -> tuple[tuple[Point, ...], list[Rejected]]:
-    """A point of every trial in which a request finished, and the others with the reason."""
+    case: Case, tried: Tried, trials: Sequence[Trial], start: float, end: float
+) -> Tried:
+    """What was tried, with the points of these trials; one in which nothing finished is rejected.
+    Progress goes from `start` to `end`."""
+    fresh = list({t.name: t for t in trials if t.name not in tried.trials}.values())
+    known = {**tried.trials, **{trial.name: trial for trial in fresh}}
     measure = partial(
         _boiled,
-        candidates={trial.name: trial.candidate for trial in trials},
-        labels={trial.name: case.loads[trial.load].label for trial in trials},
-        case=case,
+        candidates={trial.name: trial.candidate for trial in fresh},
+        labels={trial.name: case.loads[trial.load].label for trial in fresh},
+        case=replace(case, tell=_silent),
     )
-    traces = [load.trace for load in case.loads]
+    found = sweep(
+        [job_of(case, trial) for trial in fresh],
+        [load.trace for load in case.loads],
+        measure,
+        workers=case.workers,
+        done=lambda done: case.tell("simulating", start + (end - start) * done / len(fresh)),
+    )
+    return Tried(
+        trials=known,
+        points={**tried.points, **{p.name: p for p in found if isinstance(p, Point)}},
+        rejected=(*tried.rejected, *(r for r in found if isinstance(r, Rejected))),
+    )
 
-    def heard(done: int) -> None:
-        tell("simulating", 0.1 + 0.5 * done / len(trials))
 
-    found = sweep(_jobs(case, trials), traces, measure, workers=workers, done=heard)
-    points = tuple(result for result in found if isinstance(result, Point))
-    empty = [result for result in found if isinstance(result, Rejected)]
-    return points, empty
+def _silent(_stage: str, _share: float) -> None:
+    """A progress that nobody hears: what workers carry."""
+
+
+def _climbed(case: Case, tried: Tried, decision: int) -> Tried:
+    """What was tried, with the neighbours of each arm's best under the decision load, as long as
+    they are better than it."""
+    label = case.loads[decision].label
+    known: set[str] = set()
+    for climb in range(CLIMBS):
+        rivals = tried.rivals(label)
+        tops = [top for top in (best(rivals.split), best(rivals.mixed)) if top is not None]
+        fresh = [
+            near
+            for top in tops
+            if top.name not in known
+            for near in neighbours(case, tried.trials[top.name])
+        ]
+        known |= {top.name for top in tops}
+        if not fresh:
+            break
+        share = 0.5 + 0.1 * climb / CLIMBS
+        tried = _simulated(case, tried, fresh, share, share + 0.1 / CLIMBS)
+    return tried
 
 
 def _boiled(
@@ -321,113 +229,96 @@ def _whole(_job: Job, run: Run) -> Run:
     return run
 
 
-def _again(
-    case: Case, trials: Sequence[Trial], tell: Progress, workers: int | None
-) -> dict[str, Run]:
+def _again(case: Case, trials: Sequence[Trial]) -> dict[str, Run]:
     """The runs of these trials: simulated again, which costs less than keeping all of them."""
-    tell("runs of the frontier", 0.6)
+    case.tell("runs to show", 0.6)
     traces = [load.trace for load in case.loads]
-    runs = sweep(_jobs(case, trials), traces, _whole, workers=workers)
+    jobs = [job_of(case, trial) for trial in trials]
+    runs = sweep(jobs, traces, _whole, workers=case.workers)
     return {trial.name: run for trial, run in zip(trials, runs, strict=True)}
 
 
-def _with_frontier(points: Sequence[Point]) -> tuple[Point, ...]:
+def _with_frontier(points: dict[str, Point]) -> dict[str, Point]:
     """The points with those on their load's frontier marked."""
     marked: set[str] = set()
-    for label in dict.fromkeys(found.load for found in points):
-        ours = [found for found in points if found.load == label]
+    for label in dict.fromkeys(found.load for found in points.values()):
+        ours = [found for found in points.values() if found.load == label]
         front = frontier(
             [found.output_tok_s_gpu for found in ours], [found.interactivity for found in ours]
         )
         marked |= {ours[index].name for index in front}
-    return tuple(replace(found, on_frontier=found.name in marked) for found in points)
+    return {name: replace(found, on_frontier=name in marked) for name, found in points.items()}
 
 
-def _decision_load(case: Case, points: Sequence[Point]) -> int:
+def _decision(case: Case, tried: Tried) -> int:
     """The heaviest load at which a deployment meets the SLO; the lightest where none does."""
-    able = {found.load for found in points if found.meets_slo}
+    able = {found.load for found in tried.points.values() if found.meets_slo}
     return max((index for index, load in enumerate(case.loads) if load.label in able), default=0)
 
 
-def _rivals(points: Sequence[Point], label: str) -> list[Point]:
-    """The points of a load on as many GPUs as its best one, taken among the counts that both
-    arms reach where there are such."""
-    ours = [found for found in points if found.load == label]
-    counts = [
-        {found.gpus for found in ours if found.deployment.split is arm} for arm in (True, False)
-    ]
-    shared = counts[0] & counts[1] or counts[0] | counts[1]
-    leader = best([found for found in ours if found.gpus in shared])
-    return [found for found in ours if leader is not None and found.gpus == leader.gpus]
-
-
-def _arms(points: Sequence[Point]) -> tuple[list[Point], list[Point]]:
-    """Split points and mixed points."""
-    return (
-        [found for found in points if found.deployment.split],
-        [found for found in points if not found.deployment.split],
-    )
-
-
-def _shown(points: Sequence[Point], load: Load, routings: Sequence[Routing]) -> list[str]:
+def _shown(case: Case, tried: Tried, load: Load) -> list[str]:
     """Names of the points whose runs an answer needs: frontier, and the best of each arm under
     each routing."""
-    needed = [found for found in points if found.on_frontier]
-    for arm in _arms(_rivals(points, load.label)):
-        needed += [p for p in [best(arm)] if p is not None]
-        for routing in routings:
-            leader = best([found for found in arm if found.deployment.routing == routing])
-            needed += [leader] if leader is not None else []
-    return list(dict.fromkeys(found.name for found in needed))
+    rivals = tried.rivals(load.label)
+    arms = [
+        [p for p in arm if routing in (None, p.deployment.routing)]
+        for arm in (rivals.split, rivals.mixed)
+        for routing in (None, *case.plan.search.routing)
+    ]
+    front = [found for found in tried.points.values() if found.on_frontier]
+    needed = (*front, *map(best, arms))
+    return list(dict.fromkeys(found.name for found in needed if found is not None))
 
 
-def _verdict(
-    case: Case,
-    points: Sequence[Point],
-    rejected: Sequence[Rejected],
-    runs: dict[str, Run],
-    trials: dict[str, Trial],
-    decision: int,
-    tell: Progress,
-    workers: int | None,
-) -> tuple[Verdict, tuple[Wall, ...], tuple[Figure, ...]]:
-    load, slo = case.loads[decision], case.plan.slo
-    splits, mixes = _arms(_rivals(points, load.label))
-    split, mixed = best(splits), best(mixes)
+def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reached:
+    """The verdict under a load."""
+    slo, rivals = case.plan.slo, tried.rivals(load.label)
+    split, mixed = best(rivals.split), best(rivals.mixed)
     comparisons = [
         comparison(
-            [found for found in splits if found.deployment.routing == routing],
-            [found for found in mixes if found.deployment.routing == routing],
+            [found for found in rivals.split if found.deployment.routing == routing],
+            [found for found in rivals.mixed if found.deployment.routing == routing],
             slo,
             routing=routing,
         )
         for routing in case.plan.search.routing
     ]
-    comparisons.append(comparison(splits, mixes, slo, routing=None))
-    conditions, side_walls = _conditions(case, load, split, mixed, runs, trials)
+    comparisons.append(comparison(rivals.split, rivals.mixed, slo, routing=None))
+    conditions, side_walls = _conditions(case, load, split, mixed, runs, tried.trials)
     made: tuple[Claim, ...] = ()
     resting: tuple[str, ...] = ()
-    candidates = [trials[found.name].candidate for found in (split, mixed) if found is not None]
+    notes: tuple[str, ...] = ()
+    candidates = [tried.trials[p.name].candidate for p in (split, mixed) if p is not None]
     if split is not None and mixed is not None:
-        turned = _turnover(case, load, trials[split.name], trials[mixed.name], tell, workers)
-        made = claims(turned, slo)
-        resting = rests_on(turned, candidates)
-        ratio = ratio_claim(_same_shape(points, split), mixed, split)
+        turned = _turnover(case, load, tried.trials[split.name], tried.trials[mixed.name])
+        if turned.now == comparisons[-1].winner:
+            made, resting = claims(turned, slo), rests_on(turned, candidates)
+        else:
+            notes = (
+                f"no claims from varied runs: the first {turned.requests:,} requests, which they "
+                f"replay, give {turned.now} where the whole workload gives "
+                f"{comparisons[-1].winner}",
+            )
+        ratio = ratio_claim(_same_shape(rivals.split, split), mixed, split)
         made = (*made, ratio) if ratio is not None else made
-    verdict = spoken(
-        plan=case.plan,
-        load=load.label,
-        split=split,
-        mixed=mixed,
-        comparisons=tuple(comparisons),
-        conditions=conditions,
-        claims=made,
-        rests_on=resting,
-        by_load=_by_load(case, points),
-        rejected=rejected,
+    links = [spec for c in candidates if (spec := _link(case, c, load)) is not None]
+    return Reached(
+        verdict=spoken(
+            plan=case.plan,
+            load=load.label,
+            split=split,
+            mixed=mixed,
+            comparisons=tuple(comparisons),
+            conditions=conditions,
+            claims=made,
+            rests_on=resting,
+            by_load=_by_load(case, tried),
+            rejected=tried.rejected,
+        ),
+        walls=side_walls,
+        assumptions=assumptions(candidates, links, case.model, case.gpu),
+        notes=notes,
     )
-    links = [spec for candidate in candidates if (spec := _link(case, candidate, load)) is not None]
-    return verdict, side_walls, assumptions(candidates, links, case.model, case.gpu)
 
 
 def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
@@ -440,24 +331,24 @@ def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
     )
 
 
-def _by_load(case: Case, points: Sequence[Point]) -> tuple[tuple[str, str], ...]:
+def _by_load(case: Case, tried: Tried) -> tuple[tuple[str, str], ...]:
     """The comparison at each arm's best routing under every load, where there are several."""
     if len(case.loads) == 1:
         return ()
-    found = []
-    for load in case.loads:
-        splits, mixes = _arms(_rivals(points, load.label))
-        found.append((load.label, comparison(splits, mixes, case.plan.slo, routing=None).winner))
-    return tuple(found)
+    rivals = [(load.label, tried.rivals(load.label)) for load in case.loads]
+    return tuple(
+        (label, comparison(both.split, both.mixed, case.plan.slo, routing=None).winner)
+        for label, both in rivals
+    )
 
 
 def _same_shape(points: Sequence[Point], chosen: Point) -> list[Point]:
-    """Splits of the same load, GPUs, routing and topologies as the chosen, in other counts."""
+    """Splits with the chosen one's routing and topologies, in other counts."""
 
     def shape(found: Point) -> tuple[object, ...]:
         pools = found.deployment.pools
         engines = tuple((pool.role, pool.topology, pool.engine) for pool in pools)
-        return found.load, found.gpus, found.deployment.routing, engines
+        return found.deployment.routing, engines
 
     return [
         found for found in points if shape(found) == shape(chosen) and found.name != chosen.name
@@ -500,12 +391,9 @@ def _conditions(
     return tuple(conditions), tuple(side_walls)
 
 
-def _turnover(
-    case: Case, load: Load, split: Trial, mixed: Trial, tell: Progress, workers: int | None
-) -> Turnover:
+def _turnover(case: Case, load: Load, split: Trial, mixed: Trial) -> Turnover:
     arms = [
-        Arm(candidate=trial.candidate, world=job.world)
-        for trial, job in zip((split, mixed), _jobs(case, (split, mixed)), strict=True)
+        Arm(candidate=trial.candidate, world=job_of(case, trial).world) for trial in (split, mixed)
     ]
     return turnover(
         arms[0],
@@ -515,8 +403,8 @@ def _turnover(
         workload=case.plan.workload,
         base=case.base,
         seed=case.seed,
-        workers=workers,
-        done=lambda share: tell("what would change it", 0.7 + 0.3 * share),
+        workers=case.workers,
+        done=lambda share: case.tell("what would change it", 0.7 + 0.3 * share),
     )
 
 
@@ -546,16 +434,17 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
     failed = sorted({found.load for found in points if found.success < 1})
     if failed:
         notes.append(f"requests failed in some deployments under {', '.join(failed)}")
+    limit = case.plan.engine.max_len or case.model.max_len
+    longer = int(np.count_nonzero(load.trace.isl + load.trace.osl > limit))
+    if longer:
+        notes.append(
+            f"{longer:,} requests are longer than the {limit:,} tokens that the engine would "
+            "accept: simulated as if it did (engine.max_len, with rope scaling where needed)"
+        )
     return tuple(notes)
 
 
-def _file_name(index: int, found: Point) -> str:
+def _file_name(index: int, name: str) -> str:
     """A file name that says which point it is and that any system takes."""
-    letters = "".join(c if c.isalnum() else "-" for c in found.name.lower())
+    letters = "".join(c if c.isalnum() else "-" for c in name.lower())
     return f"{index:03d}-{'-'.join(part for part in letters.split('-') if part)[:80]}.npz"
-
-
-def _version() -> str:
-    from importlib.metadata import version
-
-    return version("splitpoint")

@@ -1,0 +1,178 @@
+"""What is tried: the candidates of every load, and the neighbours of the best ones.
+
+The estimates choose a first field; then each arm climbs: a split moves GPUs between its sides, a
+mixed deployment halves and doubles its token budget. Both arms get the same chance to improve.
+"""
+
+from collections.abc import Iterator, Sequence
+from math import gcd
+
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Role, Routing
+from splitpoint.pricing.engines import resolved
+from splitpoint.record import Record
+from splitpoint.search import budget as budgets
+from splitpoint.search.instance import Instance, holding, instance
+from splitpoint.search.match import Estimate, matched
+from splitpoint.search.space import Space, lacking
+from splitpoint.search.world import Candidate, candidate_of
+from splitpoint.verdict.answer import Figure, Rejected
+from splitpoint.verdict.case import Case, Trial, named, trial_of
+
+# Deployments that the estimates left out and that the answer names one by one.
+NAMED_PRUNED = 40
+
+
+class Field(Record, frozen=True, kw_only=True):
+    """What is to be simulated, and what was left out on the way."""
+
+    trials: tuple[Trial, ...]
+    rejected: tuple[Rejected, ...]
+
+
+def field(case: Case, space: Space) -> Field:
+    """Instances baked, matched under every load, and crossed with every routing."""
+    plan = case.plan
+    ready: list[Instance] = []
+    for index, held in enumerate(space.holdings):
+        case.tell("step times", 0.1 * index / len(space.holdings))
+        ready.append(instance(case.model, case.gpu, held))
+    rejected = [
+        Rejected(
+            name=lack.name,
+            why=lack.why,
+            shortfall=Figure(
+                name="missing per rank", value=float(lack.bytes), unit="B", origin="computed"
+            ),
+        )
+        for lack in space.rejected
+    ]
+    trials: list[Trial] = []
+    paced: dict[tuple[int, int], Instance] = {}
+    for index, load in enumerate(case.loads):
+        case.tell("matching", 0.1)
+        choice = matched(
+            load,
+            plan.slo,
+            mixed=[*ready, *_paced(case, ready, index, paced)]
+            if "mixed" in plan.search.roles
+            else (),
+            apart=ready if "split" in plan.search.roles else (),
+            gpus=plan.gpus,
+            all_gpus=plan.search.all_gpus,
+        )
+        for estimate in choice.chosen:
+            trials += _routed(case, _parts(estimate), index)
+        rejected += _pruned(choice.pruned, case, index)
+        rejected += [
+            Rejected(name=f"P {p.topology} + D {d.topology}", why=why)
+            for p, d, why in choice.refused
+        ]
+    return Field(trials=tuple(trials), rejected=tuple(dict.fromkeys(rejected)))
+
+
+def neighbours(case: Case, trial: Trial) -> tuple[Trial, ...]:
+    """The trials one step away from a trial, on the same GPUs, under every routing."""
+    candidate = trial.candidate
+    steps = _moved(candidate) if candidate.deployment.split else _rebudgeted(case, candidate)
+    return tuple(found for parts in steps for found in _routed(case, parts, trial.load))
+
+
+Parts = list[tuple[Role, Instance, int]]
+
+
+def _routed(case: Case, parts: Parts, load: int) -> list[Trial]:
+    """The trials of a deployment under every routing of the plan."""
+    routings: tuple[Routing, ...] = case.plan.search.routing
+    return [trial_of(case, candidate_of(parts, routing), load) for routing in routings]
+
+
+def _moved(candidate: Candidate) -> Iterator[Parts]:
+    """The split with the fewest GPUs moved from one side to the other that leaves none idle."""
+    (prefill, decode), pools = candidate.instances, candidate.deployment.pools
+    common = gcd(prefill.topology.gpus, decode.topology.gpus)
+    more, less = decode.topology.gpus // common, prefill.topology.gpus // common
+    for sign in (1, -1):
+        prefills, decodes = pools[0].replicas + sign * more, pools[1].replicas - sign * less
+        if prefills > 0 and decodes > 0:
+            yield [("prefill", prefill, prefills), ("decode", decode, decodes)]
+
+
+def _rebudgeted(case: Case, candidate: Candidate) -> Iterator[Parts]:
+    """The mixed deployment with half and with twice its token budget, where the plan sets none."""
+    (now,), (pool,) = candidate.instances, candidate.deployment.pools
+    budget = now.engine.batched_tokens
+    if case.plan.engine.batched_tokens is not None or budget is None:
+        return
+    free = replace(now.engine, batched_tokens=None)
+    most = resolved(free, case.gpu, now.topology, case.model).batched_tokens or budget
+    for other in (budget // 2, budget * 2):
+        if budgets.LEAST <= other <= most:
+            changed = _with_budget(case, now, other)
+            if lacking(changed.holding, case.loads[0].profile.longest) is None:
+                yield [("mixed", changed, pool.replicas)]
+
+
+def _with_budget(case: Case, now: Instance, budget: int) -> Instance:
+    held = holding(
+        case.model,
+        case.gpu,
+        now.topology,
+        replace(now.engine, batched_tokens=budget),
+        kv_pool_gib=case.plan.search.kv_pool_gib,
+    )
+    return instance(case.model, case.gpu, held)
+
+
+def _paced(
+    case: Case, ready: Sequence[Instance], load: int, made: dict[tuple[int, int], Instance]
+) -> list[Instance]:
+    """Mixed instances with the token budget that holds the TPOT, where the plan sets none.
+
+    `made` keeps what another load has asked for, by place in `ready` and budget.
+    """
+    if case.plan.engine.batched_tokens is not None:
+        return []
+    profile = case.loads[load].profile
+    found = []
+    for index, default in enumerate(ready):
+        budget = budgets.pacing_budget(default, profile, case.plan.slo.tpot_s)
+        if budget is not None:
+            if (index, budget) not in made:
+                made[index, budget] = _with_budget(case, default, budget)
+            found.append(made[index, budget])
+    return [one for one in found if lacking(one.holding, profile.longest) is None]
+
+
+def _parts(estimate: Estimate) -> Parts:
+    if estimate.decode is None:
+        return [("mixed", estimate.first, estimate.firsts)]
+    return [
+        ("prefill", estimate.first, estimate.firsts),
+        ("decode", estimate.decode, estimate.decodes),
+    ]
+
+
+def _pruned(estimates: Sequence[Estimate], case: Case, load: int) -> list[Rejected]:
+    """The best of what the estimates left out, and how many more there were."""
+    shown = [
+        Rejected(
+            name=named(case, candidate_of(_parts(estimate), "prefix_aware").shape, load=load),
+            why=(
+                f"pruned by estimate: {estimate.rate:.3g} req/s on {estimate.gpus} GPUs, mean TPOT "
+                f"{estimate.tpot * 1e3:.3g} ms, TTFT {estimate.ttft:.3g} s"
+            ),
+        )
+        for estimate in estimates[:NAMED_PRUNED]
+    ]
+    rest = len(estimates) - len(shown)
+    if rest > 0:
+        rate = estimates[NAMED_PRUNED].rate_gpu
+        shown.append(
+            Rejected(
+                name=named(case, f"{rest:,} more deployments", load=load),
+                why=f"pruned by estimate: {rate:.3g} req/s/GPU or less, or too slow",
+            )
+        )
+    return shown
