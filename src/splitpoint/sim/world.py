@@ -8,9 +8,10 @@ from splitpoint.timing.transfer import LinkSpec
 
 
 class PoolSpec(Record, frozen=True, kw_only=True):
-    """`replicas` equal instances. Each has `dp` ranks with a KV pool of their own that step
-    together; `kv_blocks` counts one rank's blocks (block 0 is never used), `token_budget` and
-    `max_seqs` hold per rank. `tokens_per_step`: mean tokens a decode step yields with drafts.
+    """`replicas` equal instances of `gpus` GPUs. Each has `dp` ranks with a KV pool of their own
+    that step together; `kv_blocks` counts one rank's blocks (block 0 is never used),
+    `token_budget` and `max_seqs` hold per rank. `acceptance[k]`: chance that draft k+1 is
+    accepted when the ones before it were; drafts beyond its length are never accepted.
     """
 
     role: Role
@@ -25,6 +26,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     prefix_caching: bool
     curve: StepCurve
     acceptance: tuple[float, ...] = ()
+    gpus: int = 1
 
 
 class World(Record, frozen=True, kw_only=True):

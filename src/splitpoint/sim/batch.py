@@ -1,0 +1,276 @@
+"""What one rank computes in its next step: decodes first, then prefill chunks in waiting order.
+
+As vLLM's scheduler: a token budget shared by all, a waiting request admitted only if its whole
+input fits in the free blocks, the last admitted preempted when blocks run out (its tokens are
+computed again), and nothing admitted in a step that preempted.
+"""
+
+from splitpoint.sim import chain
+from splitpoint.sim.blocks import held, take
+from splitpoint.sim.handoff import enqueue_remote
+from splitpoint.sim.kernel import Rows, kernel
+from splitpoint.sim.link import begin_transfer
+from splitpoint.sim.prefix import hits, hold, idle_hits, register
+from splitpoint.sim.seats import (
+    LISTS,
+    QUEUE,
+    READY,
+    RUNNING,
+    decoder_blocks,
+    expect,
+    free_blocks,
+    growth,
+    join_fresh,
+    leave_decoders,
+    leave_queue,
+    leave_seat,
+    request_of,
+)
+from splitpoint.sim.state import DECODING, FILLING, PULLING, REMOTE, WAITING, Sim
+
+
+@kernel
+def schedule(s: Sim, r: int, now: int) -> None:
+    """Fill the next step of rank `r`: `chunk`, `pairs`, `fresh` and the decoders' blocks."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    rank.chunk = 0
+    rank.pairs = 0
+    rank.preempted = 0
+    rank.granted = 0
+    _grow_decoders(s, r)
+    budget = pool.budget - rank.decoders * (1 + pool.drafts)
+    budget = _continue_prefills(s, r, budget)
+    if rank.preempted == 0:
+        _admit(s, r, budget, now)
+
+
+@kernel
+def _grow_decoders(s: Sim, r: int) -> None:
+    rank = s.ranks[r]
+    step = s.engines[rank.engine].steps
+    blocks = growth(s, r, step, 1)
+    if blocks <= rank.free:
+        if blocks > 0:
+            take(s, r, blocks)
+        rank.granted = 1
+        return
+    ticket = s.places.head[LISTS * r + RUNNING]
+    while ticket >= 0:
+        if s.tickets[ticket].state == DECODING:
+            blocks = decoder_blocks(s, ticket, step) - decoder_blocks(s, ticket, step - 1)
+            if not _make_room(s, r, ticket, blocks):
+                break
+            if blocks > 0:
+                take(s, r, blocks)
+        ticket = s.places.next[ticket]
+    rank.granted = 1
+
+
+@kernel
+def _make_room(s: Sim, r: int, ticket: int, blocks: int) -> bool:
+    """Preempt from the end of the running list until `blocks` are free; False if that reached
+    `ticket` itself."""
+    rank = s.ranks[r]
+    while blocks > rank.free:
+        victim = s.places.tail[LISTS * r + RUNNING]
+        _preempt(s, victim)
+        if victim == ticket:
+            return False
+    return True
+
+
+@kernel
+def _preempt(s: Sim, ticket: int) -> None:
+    t = s.tickets[ticket]
+    r = t.rank
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    q = request_of(s, ticket)
+    if t.state == DECODING:
+        step = s.engines[rank.engine].steps
+        blocks = decoder_blocks(s, ticket, step if rank.granted == 1 else step - 1)
+        leave_decoders(s, ticket)
+    else:
+        blocks = t.blocks
+        rank.chunk -= t.chunk
+        rank.pairs -= _pairs(t.computed, t.chunk)
+        chain.unlink(s.filling, r, ticket)
+    leave_seat(s, ticket)
+    free_blocks(s, ticket, blocks)
+    t.state = WAITING
+    t.chunk = 0
+    t.computed = 0
+    t.target = s.requests[q].isl + t.got
+    chain.prepend(s.places, LISTS * r + QUEUE, ticket)
+    rank.waiting += 1
+    expect(s, ticket, held(pool, s.windows, t.target, 1), t.target)
+    rank.preempted = 1
+    rank.preemptions += 1
+    rank.dirty = 1
+    s.requests[q].preemptions += 1
+
+
+@kernel
+def _pairs(computed: int, chunk: int) -> int:
+    """(query, key) pairs of a prefill chunk: chunk x computed + chunk x (chunk + 1) / 2."""
+    return chunk * computed + chunk * (chunk + 1) // 2
+
+
+@kernel
+def chunk_of(pool: Rows, computed: int, target: int, budget: int) -> int:
+    """Tokens of a prefill's next chunk: what is left within `budget`; an aligned hybrid stops at
+    multiples of the block, where its state is kept."""
+    chunk = min(target - computed, budget)
+    if pool.aligned == 1:
+        last = target - target % pool.block
+        if computed + chunk < last:
+            return int(chunk // pool.block * pool.block)
+        if computed < last < computed + chunk:
+            return int(last - computed)
+    return int(chunk)
+
+
+@kernel
+def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
+    """Put a chunk into the step, take its `blocks`, and name the blocks that it fills."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    pool = s.pools[rank.pool]
+    if blocks > 0:
+        take(s, t.rank, blocks)
+    elif blocks < 0:
+        rank.free -= blocks
+        rank.tail -= blocks
+    t.blocks += blocks
+    t.chunk = chunk
+    rank.chunk += chunk
+    rank.pairs += _pairs(t.computed, chunk)
+    if pool.caching == 1:
+        q = request_of(s, ticket)
+        full = min(t.computed + chunk, s.cover[q]) // pool.block
+        if full > t.named:
+            register(s, t.rank, q, t.named, full)
+            t.named = full
+
+
+@kernel
+def _continue_prefills(s: Sim, r: int, budget: int) -> int:
+    pool = s.pools[s.ranks[r].pool]
+    ticket = s.filling.head[r]
+    while ticket >= 0:
+        t = s.tickets[ticket]
+        t.chunk = 0
+        chunk = chunk_of(pool, t.computed, t.target, budget)
+        if chunk > 0:
+            tokens = t.computed + chunk
+            blocks = held(pool, s.windows, tokens + pool.drafts, chunk) - t.blocks
+            if not _make_room(s, r, ticket, blocks):
+                break
+            _compute(s, ticket, chunk, blocks)
+            budget -= chunk
+        ticket = s.filling.next[ticket]
+    return budget
+
+
+@kernel
+def _admit(s: Sim, r: int, budget: int, now: int) -> None:
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    while rank.running < pool.seats and budget > 0:
+        ticket = s.places.head[LISTS * r + READY]
+        if ticket >= 0:
+            # Loaded requests go first, as vLLM puts them ahead of its waiting queue.
+            if budget < 1 + pool.drafts:
+                return
+            chain.unlink(s.places, LISTS * r + READY, ticket)
+            join_fresh(s, ticket)
+            budget -= 1 + pool.drafts
+            rank.dirty = 1
+            continue
+        ticket = s.places.head[LISTS * r + QUEUE]
+        if ticket < 0:
+            return
+        if s.tickets[ticket].state == REMOTE:
+            if not _reserve(s, r, ticket, now):
+                return
+        else:
+            chunk = _admit_local(s, r, ticket, budget, now)
+            if chunk == 0:
+                return
+            budget -= chunk
+
+
+@kernel
+def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
+    """Admit a waiting request if its whole input fits; the tokens of its first chunk, else 0."""
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    q = request_of(s, ticket)
+    found = hits(s, r, q, t.target)
+    computed = found * pool.block
+    chunk = chunk_of(pool, computed, t.target, budget)
+    if chunk == 0:
+        return 0
+    whole = held(pool, s.windows, t.target, pool.in_flight)
+    first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
+    need = max(whole, first) - pool.full * found
+    if need > rank.free:
+        return 0
+    if found > 0 and need + pool.full * idle_hits(s, r, q, found) > rank.free:
+        return 0
+    leave_queue(s, ticket)
+    if found > 0:
+        hold(s, r, q, found)
+    t.named = found
+    t.computed = computed
+    t.blocks = pool.full * found
+    t.state = FILLING
+    chain.append(s.places, LISTS * r + RUNNING, ticket)
+    chain.append(s.filling, r, ticket)
+    rank.running += 1
+    rank.dirty = 1
+    _compute(s, ticket, chunk, first - t.blocks)
+    expect(s, ticket, 0, t.target - computed)
+    request = s.requests[q]
+    if request.prefill_start < 0:
+        if s.rules[0].layerwise == 1 and ticket == q:
+            enqueue_remote(s, q, now)
+        request.prefill_start = now
+        request.hits = computed
+        if pool.counts == 1:
+            rank.hits += computed
+            rank.queried += t.target
+    return chunk
+
+
+@kernel
+def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
+    """Reserve the blocks of a whole remote input and post its transfer, if they are free."""
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    q = request_of(s, ticket)
+    isl = s.requests[q].isl
+    found = hits(s, r, q, isl)
+    blocks = held(pool, s.windows, isl + pool.drafts, 1 + pool.drafts)
+    need = blocks - pool.full * found
+    if need > rank.free:
+        return False
+    if found > 0 and need + pool.full * idle_hits(s, r, q, found) > rank.free:
+        return False
+    leave_queue(s, ticket)
+    if found > 0:
+        hold(s, r, q, found)
+    take(s, r, need)
+    t.named = found
+    t.blocks = blocks
+    t.state = PULLING
+    rank.dirty = 1
+    if pool.counts == 1:
+        rank.hits += found * pool.block
+        rank.queried += isl
+    expect(s, ticket, 0, 0)
+    begin_transfer(s, q, isl - found * pool.block, need, now)
+    return True

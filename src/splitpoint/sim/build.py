@@ -1,0 +1,427 @@
+"""From a `World` and a `Trace` to the flat arrays of a run, checking both on the way."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.trace import Floats, Longs, Trace
+from splitpoint.sim.chain import Chain, chain
+from splitpoint.sim.draws import lots, rates
+from splitpoint.sim.kernel import Rows
+from splitpoint.sim.names import Names, names, next_turns
+from splitpoint.sim.router import ROUTINGS
+from splitpoint.sim.seats import LISTS
+from splitpoint.sim.series import WIDTH
+from splitpoint.sim.state import (
+    CLOCK,
+    DECODE,
+    ENGINE,
+    FLOW,
+    HANDLE,
+    MIXED,
+    NEVER,
+    PAGE,
+    PICOS,
+    POOL,
+    PREFILL,
+    RANK,
+    REQUEST,
+    RULES,
+    TICKET,
+    UNFINISHED,
+    Sim,
+)
+from splitpoint.sim.world import PoolSpec, World
+from splitpoint.timing.transfer import LinkSpec
+
+ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
+# A run's clock counts picoseconds in 64 bits; leave room for what happens after the last arrival.
+LONGEST_S = 2_000_000.0
+# Rows of the series; about 1 MB, more than any figure shows.
+SERIES_ROWS = 20_000
+
+
+def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> Sim:
+    """The state of a run before its first event."""
+    split = _check_pools(world)
+    _check_trace(trace)
+    n = len(trace)
+    pools, windows, tables = _pools(world)
+    engines, ranks = _engines(world, pools)
+    requests = _requests(trace, world, seed, closed)
+    naming = _names(world, trace, requests)
+    _bar(world, pools, windows, requests)
+    tickets = _rows(TICKET, 2 * n if split else n)
+    rules = _rules(world, trace, engines, n, closed, leaps)
+    arrive = np.array(requests.arrive)
+    requests.arrive[:] = -1
+    listed = np.arange(n)
+    if closed:
+        is_next = np.zeros(n, np.bool_)
+        is_next[requests.next[requests.next >= 0]] = True
+        listed = np.flatnonzero(~is_next)
+    ordered = listed[np.argsort(arrive[listed], kind="stable")]
+    flows = n if split else 0
+    link = world.link
+    room = _room(pools, ranks, naming.nodes, int(rules[0].id_tokens))
+    return Sim(
+        rules=rules,
+        clock=_rows(CLOCK, 1),
+        pools=pools,
+        windows=windows,
+        decode=tables[0],
+        context=tables[1],
+        mixed=tables[2],
+        engines=engines,
+        ranks=ranks,
+        requests=requests,
+        tickets=tickets,
+        handles=_rows(HANDLE, room.handles),
+        pages=_free_pages(room.pages),
+        table=np.full(room.table, -1, np.int64),
+        hash_node=np.zeros(room.hash, np.int64),
+        hash_page=np.full(room.hash, -1, np.int64),
+        name_start=naming.start,
+        name=naming.name,
+        cover=naming.cover,
+        after=naming.after,
+        idle=_idle(len(ranks), room.handles),
+        places=chain(LISTS * len(ranks), len(tickets)),
+        filling=chain(len(ranks), len(tickets)),
+        seats=np.zeros(_seat_places(pools, ranks), np.int64),
+        last_step=np.zeros(len(tickets), np.int64),
+        seat_pos=np.zeros(len(tickets), np.int64),
+        ring=np.zeros(_ring_places(pools, ranks), np.int64),
+        busy=np.zeros(len(engines), np.int64),
+        busy_key=np.zeros(len(engines), np.int64),
+        busy_pos=np.zeros(len(engines), np.int64),
+        waits=np.zeros(len(engines), np.int64),
+        ordered=ordered.astype(np.int64),
+        later=np.zeros(n if closed else 0, np.int64),
+        later_key=arrive,
+        later_pos=np.zeros(n if closed else 0, np.int64),
+        arrived=np.zeros(n if world.timeout_s is not None else 0, np.int64),
+        leased=np.zeros(flows, np.int64),
+        lease_key=np.zeros(flows, np.int64),
+        flow=_rows(FLOW, flows),
+        flows=np.zeros(flows, np.int64),
+        flow_key=np.zeros(flows, np.int64),
+        flow_pos=np.zeros(flows, np.int64),
+        sources=chain(len(engines), flows),
+        sinks=chain(len(engines), flows),
+        flow_count=np.zeros(len(engines), np.int64),
+        link_bytes=_link_bytes(link),
+        lots=lots(seed, n),
+        session_rank=np.full(2 * (int(requests.session.max()) + 1 if n else 0), -1, np.int64),
+        rows=np.zeros((max(SERIES_ROWS, 8 * len(ranks)) + len(ranks), WIDTH), np.int64),
+        row_seen=np.zeros(len(ranks), np.int64),
+    )
+
+
+def _rows(kind: np.dtype[np.void], count: int) -> Rows:
+    return np.zeros(count, kind).view(np.recarray)
+
+
+def _check_pools(world: World) -> bool:
+    roles = sorted(pool.role for pool in world.pools)
+    if roles not in (["mixed"], ["decode", "prefill"]):
+        raise PlanError(
+            "world.pools",
+            f"pools with roles {roles}",
+            "one mixed pool, or one prefill and one decode",
+        )
+    for pool in world.pools:
+        _check_pool(pool)
+    split = len(roles) == 2
+    if split and world.link is None:
+        raise PlanError("world.link", "a split world without a link", "give a LinkSpec")
+    if world.timeout_s is not None and not 0 <= world.timeout_s <= LONGEST_S:
+        raise PlanError("world.timeout_s", f"{world.timeout_s}", f"0 .. {LONGEST_S:,.0f} s")
+    return split
+
+
+def _check_pool(pool: PoolSpec) -> None:
+    where = f"world.pools[{pool.role}]"
+    least = {
+        "replicas": pool.replicas,
+        "dp": pool.dp,
+        "block_tokens": pool.block_tokens,
+        "max_seqs": pool.max_seqs,
+        "token_budget": pool.token_budget,
+    }
+    for name, value in least.items():
+        if value < 1:
+            raise PlanError(f"{where}.{name}", f"{value}", "at least 1")
+    if pool.kv_blocks < 0 or pool.in_flight < 0:
+        raise PlanError(where, "negative kv_blocks or in_flight", "at least 0")
+    if not pool.groups:
+        raise PlanError(f"{where}.groups", "no groups", "at least one group of layers")
+    drafts = pool.curve.drafts
+    if pool.token_budget < 1 + drafts:
+        raise PlanError(
+            f"{where}.token_budget",
+            f"{pool.token_budget} tokens",
+            f"one request needs {1 + drafts}",
+        )
+    if _aligned(pool) and pool.token_budget < pool.block_tokens:
+        raise PlanError(
+            f"{where}.token_budget",
+            f"{pool.token_budget} tokens, below the block of {pool.block_tokens}",
+            "prefix caching of a hybrid computes whole blocks: raise the budget or turn it off",
+        )
+    seats = _seats(pool)
+    for name, table, need in (
+        ("decode", pool.curve.decode, seats),
+        ("decode_context", pool.curve.decode_context, seats),
+        ("mixed", pool.curve.mixed, pool.token_budget),
+    ):
+        if len(table) <= need:
+            raise PlanError(
+                f"{where}.curve.{name}", f"{len(table)} entries", f"0 .. {need} are needed"
+            )
+        if len(table) and int(table.min()) < 0:
+            raise PlanError(f"{where}.curve.{name}", "a negative time", "picoseconds, 0 or more")
+    if any(not 0 <= chance <= 1 for chance in pool.acceptance):
+        raise PlanError(f"{where}.acceptance", f"{pool.acceptance}", "chances, 0 .. 1")
+
+
+def _check_trace(trace: Trace) -> None:
+    for name, column, low in (("isl", trace.isl, 1), ("osl", trace.osl, 1)):
+        bad = np.flatnonzero(column < low)
+        if len(bad):
+            raise PlanError(
+                f"trace.{name}[{bad[0]}]", f"{column[bad[0]]} tokens", f"at least {low}"
+            )
+    for name, times in (("arrive_s", trace.arrive_s), ("think_s", trace.think_s)):
+        bad = np.flatnonzero(~((times >= 0) & (times <= LONGEST_S)))
+        if len(bad):
+            raise PlanError(
+                f"trace.{name}[{bad[0]}]", f"{times[bad[0]]}", f"0 .. {LONGEST_S:,.0f} s"
+            )
+
+
+def _aligned(pool: PoolSpec) -> bool:
+    return pool.prefix_caching and any(group.kind == "state" for group in pool.groups)
+
+
+def _seats(pool: PoolSpec) -> int:
+    """Sequences a step can hold: a decode takes 1 + drafts tokens of the budget."""
+    return min(pool.max_seqs, pool.token_budget // (1 + pool.curve.drafts))
+
+
+def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
+    rows = _rows(POOL, len(world.pools))
+    windows: list[int] = []
+    tables: tuple[list[Longs], list[Longs], list[Longs]] = ([], [], [])
+    for i, pool in enumerate(_ordered(world)):
+        row = rows[i]
+        curve = pool.curve
+        sliding = [g.window for g in pool.groups if g.kind in ("window", "chunk")]
+        row.role = ROLES[pool.role]
+        row.block = pool.block_tokens
+        row.full = sum(g.kind == "full" for g in pool.groups)
+        row.fixed = sum(g.fixed for g in pool.groups if g.kind == "state")
+        row.drafts = curve.drafts
+        row.seats = _seats(pool)
+        row.budget = pool.token_budget
+        row.counts = pool.prefix_caching
+        row.caching = pool.prefix_caching and row.full > 0
+        row.hybrid = any(g.kind == "state" for g in pool.groups)
+        row.aligned = _aligned(pool)
+        row.plain = curve.drafts == 0 and not sliding
+        row.usable = max(0, pool.kv_blocks - 1)
+        row.in_flight = pool.in_flight
+        row.windows = len(sliding)
+        row.window_at = len(windows)
+        row.decode_at = sum(map(len, tables[0]))
+        row.mixed_at = sum(map(len, tables[2]))
+        row.pair = curve.prefill_pair
+        windows += sliding
+        seats = _seats(pool)
+        tables[0].append(curve.decode[: seats + 1])
+        tables[1].append(curve.decode_context[: seats + 1])
+        tables[2].append(curve.mixed[: pool.token_budget + 1])
+    decode, context, mixed = (np.concatenate(t).astype(np.int64) for t in tables)
+    return rows, np.array([*windows, 0], np.int64), (decode, context, mixed)
+
+
+def _ordered(world: World) -> tuple[PoolSpec, ...]:
+    """Prefill before decode: engines below `first_sink` are sources of transfers."""
+    return tuple(sorted(world.pools, key=lambda pool: pool.role != "prefill"))
+
+
+def _engines(world: World, pools: Rows) -> tuple[Rows, Rows]:
+    specs = _ordered(world)
+    engines = _rows(ENGINE, sum(pool.replicas for pool in specs))
+    ranks = _rows(RANK, sum(pool.replicas * pool.dp for pool in specs))
+    e = r = seats_at = ring_at = 0
+    for p, pool in enumerate(specs):
+        for _ in range(pool.replicas):
+            engines[e].pool = p
+            engines[e].first = r
+            engines[e].ranks = pool.dp
+            for _ in range(pool.dp):
+                rank = ranks[r]
+                rank.engine = e
+                rank.pool = p
+                rank.free = rank.tail = pools[p].usable
+                rank.seats_at = seats_at
+                rank.ring_at = ring_at
+                rank.row_time = -1
+                rank.dirty = 1
+                seats_at += pools[p].seats
+                ring_at += pools[p].block
+                r += 1
+            e += 1
+    return engines, ranks
+
+
+def _seat_places(pools: Rows, ranks: Rows) -> int:
+    return int(ranks[-1].seats_at + pools[ranks[-1].pool].seats)
+
+
+def _ring_places(pools: Rows, ranks: Rows) -> int:
+    return int(ranks[-1].ring_at + pools[ranks[-1].pool].block)
+
+
+def _picos(seconds: Floats) -> Longs:
+    return np.rint(np.asarray(seconds, np.float64) * PICOS).astype(np.int64)
+
+
+def _requests(trace: Trace, world: World, seed: int, closed: bool) -> Rows:
+    n = len(trace)
+    rows = _rows(REQUEST, n)
+    rows.isl[:] = trace.isl
+    rows.osl[:] = trace.osl
+    rows.think[:] = _picos(trace.think_s)
+    rows.next[:] = next_turns(trace.session, trace.turn)
+    rows.session[:] = np.unique(trace.session, return_inverse=True)[1]
+    decoder = _ordered(world)[-1]
+    rows.rate[:] = rates(seed, rows.osl - 1, decoder.curve.drafts, decoder.acceptance)
+    rows.arrive[:] = _picos(trace.arrive_s)
+    for name in ("prefill_start", "prefill_end", "transfer_start", "transfer_end"):
+        rows[name][:] = -1
+    for name in ("first_token", "end", "prefill_rank", "decode_rank"):
+        rows[name][:] = -1
+    rows.outcome[:] = UNFINISHED
+    return rows
+
+
+def _names(world: World, trace: Trace, requests: Rows) -> Names:
+    n = len(trace)
+    if not any(pool.prefix_caching for pool in world.pools) or len(trace.block_ids) == 0:
+        none = np.zeros(n, np.int64)
+        return Names(none, np.zeros(1, np.int64), none, np.full(n, -1, np.int64), 0)
+    return names(
+        trace.block_starts.astype(np.int64),
+        trace.block_ids,
+        trace.block_tokens,
+        np.array(requests.isl),
+        np.array(requests.osl),
+        np.array(requests.next),
+    )
+
+
+def _bar(world: World, pools: Rows, windows: Longs, requests: Rows) -> None:
+    """Mark requests that no rank can hold: bit 1 where they decode, bit 2 where they prefill.
+
+    The bound covers admission (whole input with `in_flight` tokens in window groups), the
+    largest chunk, and the last step's drafts, so whatever passes can always be admitted alone.
+    """
+    specs = _ordered(world)
+    for p, (pool, spec) in enumerate(zip(pools, specs, strict=True)):
+        prefill = spec.role == "prefill"
+        new = max(spec.in_flight, spec.token_budget)
+        last = requests.isl + (0 if prefill else requests.osl - 1) + 2 * spec.curve.drafts
+        columns = -(-last // spec.block_tokens)
+        blocks = pool.full * columns + pool.fixed
+        for window in windows[pool.window_at : pool.window_at + pool.windows]:
+            cap = -(-(window - 1 + new) // spec.block_tokens) + 1
+            blocks = blocks + np.minimum(columns, cap)
+        requests.barred[blocks > pools[p].usable] |= 2 if prefill else 1
+    link = world.link
+    if link is not None and not (link.bandwidth > 0 and math.isfinite(link.bandwidth)):
+        requests.barred[:] |= 2
+
+
+def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leaps: bool) -> Rows:
+    rows = _rows(RULES, 1)
+    rules = rows[0]
+    rules.requests = n
+    rules.split = len(world.pools) == 2
+    rules.routing = ROUTINGS.index(world.routing)
+    rules.decode_routing = ROUTINGS.index(world.decode_routing)
+    rules.direct_below = world.direct_below
+    rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
+    rules.closed = closed
+    rules.leaps = leaps
+    rules.id_tokens = max(1, trace.block_tokens)
+    rules.first_sink = int(np.count_nonzero(engines.pool == 0)) if rules.split else len(engines)
+    link = world.link
+    if link is not None:
+        for name in ("latency", "per_descriptor", "lease_s", "bytes_per_token", "fixed_bytes"):
+            value = getattr(link, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise PlanError(f"world.link.{name}", f"{value}", "a finite number, 0 or more")
+        rules.layerwise = link.layerwise
+        rules.latency = round(link.latency * PICOS)
+        rules.per_descriptor = round(link.per_descriptor * PICOS)
+        rules.lease = min(round(link.lease_s * PICOS), NEVER // 4)
+    return rows
+
+
+def _link_bytes(link: LinkSpec | None) -> Floats:
+    if link is None:
+        return np.zeros(4)
+    return np.array(
+        [link.bytes_per_token, link.fixed_bytes, link.bandwidth, link.descriptors_per_block],
+        np.float64,
+    )
+
+
+class _Room(NamedTuple):
+    """Sizes of the prefix cache's arrays over all ranks."""
+
+    handles: int
+    pages: int
+    table: int
+    hash: int
+
+
+def _room(pools: Rows, ranks: Rows, nodes: int, id_tokens: int) -> _Room:
+    """Place for every named block that a rank can hold at once, and an index to find them."""
+    handle_at = page_at = table_at = hash_at = 0
+    for rank in ranks:
+        pool = pools[rank.pool]
+        if nodes == 0:
+            pool.caching = 0
+        pool.span = -(-id_tokens // pool.block)
+        handles = pool.usable // max(1, pool.full) if pool.caching else 0
+        pages = min(handles, nodes)
+        slots = 1 << int(2 * pages).bit_length()
+        rank.handle_free = handle_at
+        rank.page_at = rank.page_free = page_at
+        rank.table_at = table_at
+        rank.hash_at = hash_at
+        rank.hash_mask = slots - 1
+        handle_at += handles
+        page_at += pages
+        table_at += pages * pool.span
+        hash_at += slots
+    return _Room(int(handle_at), int(page_at), int(table_at), int(hash_at))
+
+
+def _idle(ranks: int, handles: int) -> Chain:
+    """No idle blocks yet; unused handles are chained one after the other."""
+    idle = chain(ranks, handles)
+    idle.next[:] = np.arange(1, handles + 1)
+    return idle
+
+
+def _free_pages(count: int) -> Rows:
+    """Unused pages, chained one after the other through `node`."""
+    pages = _rows(PAGE, count)
+    pages.node[:] = np.arange(1, count + 1)
+    return pages

@@ -1,0 +1,181 @@
+"""The life of a request outside its batch: it arrives, ends, or is given up.
+
+A session's next turn arrives its think time after the turn before ended, whatever the outcome.
+"""
+
+from splitpoint.sim import chain, heap
+from splitpoint.sim.blocks import held
+from splitpoint.sim.handoff import release_source
+from splitpoint.sim.kernel import kernel
+from splitpoint.sim.prefix import hits, register
+from splitpoint.sim.router import PREFIX_AWARE, choose
+from splitpoint.sim.seats import LISTS, QUEUE, drop, expect, free_blocks
+from splitpoint.sim.state import (
+    COMING,
+    DONE,
+    FILLING,
+    FLOWED,
+    FRESH,
+    HELD,
+    INFEASIBLE,
+    LOADED,
+    OUT,
+    PULLING,
+    REMOTE,
+    TIMED_OUT,
+    WAITING,
+    Sim,
+)
+from splitpoint.sim.steps import observe, touch
+
+
+@kernel
+def arrive(s: Sim, q: int, now: int) -> None:
+    """Request `q` arrives and is routed; one that no rank can ever hold ends at once."""
+    rules = s.rules[0]
+    request = s.requests[q]
+    request.arrive = now
+    ranks = len(s.ranks)
+    if request.barred & 1:
+        end(s, q, INFEASIBLE, now)
+        return
+    if rules.split == 0:
+        r = choose(s, q, 0, 0, ranks, now)
+        request.prefill_rank = r
+        request.decode_rank = r
+        _queue_local(s, q, q, r, now)
+        return
+    prefill_ranks = s.engines[rules.first_sink].first
+    d = choose(s, q, 1, prefill_ranks, ranks - prefill_ranks, now)
+    if rules.direct_below > 0:
+        observe(s, s.ranks[d].engine, now)
+        block = s.pools[s.ranks[d].pool].block
+        if request.isl - hits(s, d, q, request.isl) * block < rules.direct_below:
+            request.prefill_rank = d
+            request.decode_rank = d
+            _queue_local(s, q, q + rules.requests, d, now)
+            return
+    if request.barred & 2:
+        end(s, q, INFEASIBLE, now)
+        return
+    r = choose(s, q, 0, 0, prefill_ranks, now)
+    request.prefill_rank = r
+    request.decode_rank = d
+    _assign(s, q, q + rules.requests, d, 0)
+    s.tickets[q + rules.requests].state = COMING
+    _queue_local(s, q, q, r, now)
+
+
+@kernel
+def _assign(s: Sim, q: int, ticket: int, r: int, backlog: int) -> None:
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    t.rank = r
+    rank.load += 1
+    expect(s, ticket, held(s.pools[rank.pool], s.windows, s.requests[q].isl, 1), backlog)
+
+
+@kernel
+def _queue_local(s: Sim, q: int, ticket: int, r: int, now: int) -> None:
+    rank = s.ranks[r]
+    rules = s.rules[0]
+    isl = s.requests[q].isl
+    found = 0
+    if PREFIX_AWARE in (rules.routing, rules.decode_routing):
+        found = hits(s, r, q, isl)
+    _assign(s, q, ticket, r, isl - found * s.pools[rank.pool].block)
+    t = s.tickets[ticket]
+    t.state = WAITING
+    t.target = isl
+    chain.append(s.places, LISTS * r + QUEUE, ticket)
+    rank.waiting += 1
+    rank.dirty = 1
+    touch(s, rank.engine, now)
+    if rules.timeout >= 0:
+        clock = s.clock[0]
+        s.arrived[clock.arrived] = q
+        clock.arrived += 1
+
+
+@kernel
+def end(s: Sim, q: int, outcome: int, now: int) -> None:
+    """Request `q` is over; its session goes on after the think time."""
+    request = s.requests[q]
+    request.outcome = outcome
+    request.over = 1
+    request.end = now
+    following = request.next
+    if s.rules[0].closed == 1 and following >= 0:
+        s.later_key[following] = now + s.requests[following].think
+        s.clock[0].later = heap.push(s.later, s.clock[0].later, s.later_key, s.later_pos, following)
+
+
+@kernel
+def finish(s: Sim, q: int, ticket: int, blocks: int, now: int) -> None:
+    """The last token of request `q` is out: name the blocks it filled and give all back."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    pool = s.pools[rank.pool]
+    if pool.caching == 1:
+        after = s.after[q]
+        source = after if after >= 0 else q
+        request = s.requests[q]
+        full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
+        if full > t.named:
+            register(s, t.rank, source, t.named, full)
+            t.named = full
+    free_blocks(s, ticket, blocks)
+    expect(s, ticket, 0, 0)
+    rank.load -= 1
+    rank.dirty = 1
+    t.state = OUT
+    end(s, q, DONE, now)
+
+
+@kernel
+def time_out(s: Sim, q: int, now: int) -> None:
+    """Request `q` has no first token in time: it leaves its queues at once, a running step at
+    its end, a running transfer with its last byte; blocks nobody pulls stay until the lease ends.
+    """
+    rules = s.rules[0]
+    pulling = False
+    if rules.split == 1:
+        state = s.tickets[q + rules.requests].state
+        pulling = state == PULLING
+        _give_up(s, q + rules.requests, now)
+    if s.tickets[q].state == HELD and not pulling:
+        clock = s.clock[0]
+        s.leased[clock.leases] = q
+        s.lease_key[clock.leases] = now + rules.lease
+        clock.leases += 1
+    _give_up(s, q, now)
+    end(s, q, TIMED_OUT, now)
+
+
+@kernel
+def _give_up(s: Sim, ticket: int, now: int) -> None:
+    t = s.tickets[ticket]
+    state = t.state
+    if state in (OUT, HELD, PULLING):
+        return
+    e = s.ranks[t.rank].engine
+    if state in (WAITING, REMOTE, LOADED, FLOWED):
+        touch(s, e, now)
+        drop(s, ticket, 0)
+    elif state == COMING:
+        drop(s, ticket, 0)
+    elif state in (FILLING, FRESH):
+        touch(s, e, now)
+        if s.engines[e].busy == 1:
+            t.gone = 1
+        else:
+            drop(s, ticket, 0)
+
+
+@kernel
+def expire_lease(s: Sim, now: int) -> None:
+    """The first lease of the queue ends: the prefill rank frees what nobody pulled."""
+    clock = s.clock[0]
+    q = s.leased[clock.leased]
+    clock.leased += 1
+    release_source(s, q, now)

@@ -1,0 +1,298 @@
+"""The event loop: the next of step ends, transfers, leases, arrivals and time-outs, in that order
+at equal times, then the engines that have something new to look at start a step.
+
+Every step computes at least one token of the oldest request of some rank, which is never
+preempted for a younger one; so the loop ends, or no event is left and the rest is unfinished.
+"""
+
+from splitpoint.sim import chain, heap
+from splitpoint.sim.batch import schedule
+from splitpoint.sim.blocks import give, held
+from splitpoint.sim.handoff import deliver, enqueue_remote, flowed
+from splitpoint.sim.kernel import kernel
+from splitpoint.sim.life import arrive, expire_lease, finish, time_out
+from splitpoint.sim.link import join_link, leave_link
+from splitpoint.sim.seats import (
+    decoder_blocks,
+    drop,
+    expect,
+    growth,
+    join_decoders,
+    leave_decoders,
+    leave_fresh,
+    leave_seat,
+    request_of,
+)
+from splitpoint.sim.series import record
+from splitpoint.sim.state import FLOWED, FRESH, HELD, NEVER, PREFILL, Sim
+from splitpoint.sim.steps import elapsed, sync, touch
+
+
+@kernel
+def run(s: Sim) -> None:
+    """Play the whole trace."""
+    clock = s.clock[0]
+    while True:
+        step = s.busy_key[s.busy[0]] if clock.busy > 0 else NEVER
+        flow = s.flow_key[s.flows[0]] if clock.flows > 0 else NEVER
+        lease = s.lease_key[clock.leased] if clock.leased < clock.leases else NEVER
+        q = _next_arrival(s)
+        arrival = s.later_key[q] if q >= 0 else NEVER
+        timeout = _next_timeout(s)
+        when = min(step, flow, lease, arrival, timeout)
+        if clock.waits > 0 and when > clock.now:
+            _start(s, clock.now)
+            continue
+        if when == NEVER:
+            break
+        clock.now = when
+        if step == when:
+            _complete(s, s.busy[0], when)
+        elif flow == when:
+            _move(s, s.flows[0], when)
+        elif lease == when:
+            expire_lease(s, when)
+        elif arrival == when:
+            _take_arrival(s, q)
+            arrive(s, q, when)
+        else:
+            late = s.arrived[clock.timed]
+            clock.timed += 1
+            time_out(s, late, when)
+
+
+@kernel
+def _next_arrival(s: Sim) -> int:
+    """The next request to arrive, from the trace or from a session's turn before; -1 none."""
+    clock = s.clock[0]
+    listed = -1
+    if clock.ordered < len(s.ordered):
+        listed = s.ordered[clock.ordered]
+    if clock.later == 0:
+        return int(listed)
+    later = s.later[0]
+    if listed < 0:
+        return int(later)
+    if s.later_key[listed] < s.later_key[later]:
+        return int(listed)
+    if s.later_key[listed] == s.later_key[later] and listed < later:
+        return int(listed)
+    return int(later)
+
+
+@kernel
+def _take_arrival(s: Sim, q: int) -> None:
+    clock = s.clock[0]
+    if clock.ordered < len(s.ordered) and s.ordered[clock.ordered] == q:
+        clock.ordered += 1
+    else:
+        clock.later = heap.remove(s.later, clock.later, s.later_key, s.later_pos, q)
+
+
+@kernel
+def _next_timeout(s: Sim) -> int:
+    clock = s.clock[0]
+    while clock.timed < clock.arrived:
+        request = s.requests[s.arrived[clock.timed]]
+        if request.over == 0 and request.first_token < 0:
+            return int(request.arrive + s.rules[0].timeout)
+        clock.timed += 1
+    return NEVER
+
+
+@kernel
+def _move(s: Sim, q: int, now: int) -> None:
+    if s.flow[q].joined == 0:
+        join_link(s, q, now)
+    else:
+        leave_link(s, q, now)
+        flowed(s, q, now)
+
+
+@kernel
+def _start(s: Sim, now: int) -> None:
+    """The first engine with something new to look at begins its next step, if it has one."""
+    clock = s.clock[0]
+    e = s.waits[0]
+    clock.waits -= 1
+    for i in range(clock.waits):
+        s.waits[i] = s.waits[i + 1]
+    engine = s.engines[e]
+    engine.waits = 0
+    pool = s.pools[engine.pool]
+    drafts = pool.drafts
+    longest = -1
+    single = s.rules[0].leaps == 0
+    for r in range(engine.first, engine.first + engine.ranks):
+        schedule(s, r, now)
+        rank = s.ranks[r]
+        n = rank.decoders
+        if n + rank.chunk > 0:
+            rank.slope = s.context[pool.decode_at + n]
+            if rank.chunk == 0:
+                rank.work = s.decode[pool.decode_at + n]
+            else:
+                rank.work = s.mixed[pool.mixed_at + n * (1 + drafts) + rank.chunk]
+            lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs
+            longest = max(longest, lasts)
+        if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
+            single = True
+        if rank.dirty == 1:
+            rank.dirty = 0
+            record(s, r, now)
+    if longest < 0:
+        return
+    leap = 1
+    if not single:
+        leap = _longest_leap(s, e)
+    engine.first_step = longest
+    engine.start = now
+    engine.leap = leap
+    engine.synced = 1
+    engine.busy = 1
+    s.busy_key[e] = now + elapsed(s, e, leap)
+    clock.busy = heap.push(s.busy, clock.busy, s.busy_key, s.busy_pos, e)
+
+
+@kernel
+def _longest_leap(s: Sim, e: int) -> int:
+    """Decode steps until a request ends on some rank or a rank runs out of blocks."""
+    engine = s.engines[e]
+    leap = NEVER
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        if rank.decoders > 0:
+            leap = min(leap, s.last_step[s.seats[rank.seats_at]] - engine.steps)
+    for r in range(engine.first, engine.first + engine.ranks):
+        leap = _affordable(s, r, engine.steps + 1, leap)
+    return int(leap)
+
+
+@kernel
+def _affordable(s: Sim, r: int, step: int, leap: int) -> int:
+    """The longest leap up to `leap` whose steps after the first find their blocks on rank `r`."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    if leap == 1 or rank.decoders == 0:
+        return leap
+    if pool.plain == 1:
+        bound = pool.full * rank.decoders * ((leap - 1) // pool.block + 1)
+        if bound <= rank.free:
+            return leap
+    if growth(s, r, step, leap - 1) <= rank.free:
+        return leap
+    low = 1
+    high = leap
+    while high - low > 1:
+        middle = (low + high) >> 1
+        if growth(s, r, step, middle - 1) <= rank.free:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def _complete(s: Sim, e: int, now: int) -> None:
+    """The leap of engine `e` is over: tokens are out, requests end, prefills hand over."""
+    engine = s.engines[e]
+    clock = s.clock[0]
+    clock.busy = heap.remove(s.busy, clock.busy, s.busy_key, s.busy_pos, e)
+    sync(s, e, engine.leap)
+    engine.busy = 0
+    engine.steps += engine.leap
+    lasts = now - engine.start
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        rank.busy += lasts
+        if rank.chunk > 0:
+            if rank.decoders > 0:
+                rank.mixed_steps += 1
+            else:
+                rank.prefill_steps += 1
+        elif rank.decoders > 0:
+            rank.decode_steps += engine.leap
+        rank.context += rank.rate * engine.leap
+        _end_decodes(s, r, engine.steps, now)
+        _end_chunks(s, r, now)
+        rank.chunk = 0
+    touch(s, e, now)
+
+
+@kernel
+def _end_decodes(s: Sim, r: int, steps: int, now: int) -> None:
+    rank = s.ranks[r]
+    while rank.decoders > rank.fresh:
+        ticket = s.seats[rank.seats_at]
+        if s.last_step[ticket] != steps:
+            break
+        blocks = decoder_blocks(s, ticket, steps - 1)
+        leave_decoders(s, ticket)
+        leave_seat(s, ticket)
+        finish(s, request_of(s, ticket), ticket, blocks, now)
+
+
+@kernel
+def _end_chunks(s: Sim, r: int, now: int) -> None:
+    ticket = s.filling.head[r]
+    while ticket >= 0:
+        after = s.filling.next[ticket]
+        t = s.tickets[ticket]
+        if t.gone == 1:
+            drop(s, ticket, 1)
+        elif t.state == FRESH:
+            leave_fresh(s, ticket, 1)
+            _first_token(s, ticket, now)
+        elif t.chunk > 0:
+            t.computed += t.chunk
+            t.chunk = 0
+            expect(s, ticket, 0, t.target - t.computed)
+            if t.computed == t.target:
+                chain.unlink(s.filling, r, ticket)
+                if s.pools[s.ranks[r].pool].role == PREFILL:
+                    _hand_over(s, ticket, now)
+                else:
+                    request = s.requests[request_of(s, ticket)]
+                    if request.prefill_end < 0:
+                        request.prefill_end = now
+                    _first_token(s, ticket, now)
+        ticket = after
+
+
+@kernel
+def _first_token(s: Sim, ticket: int, now: int) -> None:
+    """A step gave the first token of a request, or the next one after a preemption."""
+    t = s.tickets[ticket]
+    q = request_of(s, ticket)
+    request = s.requests[q]
+    if request.first_token < 0:
+        request.first_token = now
+    t.got += 1
+    if t.got == request.osl:
+        leave_seat(s, ticket)
+        finish(s, q, ticket, t.blocks, now)
+    else:
+        join_decoders(s, ticket)
+
+
+@kernel
+def _hand_over(s: Sim, q: int, now: int) -> None:
+    """The prefill of request `q` is done: its rank holds the blocks until they are pulled."""
+    t = s.tickets[q]
+    rank = s.ranks[t.rank]
+    pool = s.pools[rank.pool]
+    request = s.requests[q]
+    request.prefill_end = now
+    leave_seat(s, q)
+    keep = held(pool, s.windows, request.isl + pool.drafts, 1 + pool.drafts)
+    if t.blocks > keep:
+        give(s, t.rank, t.blocks - keep)
+        t.blocks = keep
+    rank.held += t.blocks
+    rank.load -= 1
+    rank.dirty = 1
+    t.state = HELD
+    if s.rules[0].layerwise == 0:
+        enqueue_remote(s, q, now)
+    elif s.tickets[q + s.rules[0].requests].state == FLOWED:
+        deliver(s, q, now)

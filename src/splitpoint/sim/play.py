@@ -1,0 +1,145 @@
+"""A `World` and a `Trace` in, a `Run` out."""
+
+import numpy as np
+
+from splitpoint.inputs.trace import Floats, Longs, Trace
+from splitpoint.run import Instances, Ints, Requests, Run, Series
+from splitpoint.sim import pointer  # noqa: F401 (teaches numba what a Sim is)
+from splitpoint.sim.build import build
+from splitpoint.sim.kernel import announce
+from splitpoint.sim.loop import run
+from splitpoint.sim.series import write
+from splitpoint.sim.state import INFEASIBLE, PICOS, UNFINISHED, Sim
+from splitpoint.sim.world import World
+
+# Infeasible requests that the notes name one by one.
+NAMED = 5
+
+
+def play(
+    world: World,
+    trace: Trace,
+    *,
+    seed: int,
+    name: str,
+    closed_loop: bool,
+    series: bool,
+    leaps: bool,
+) -> Run:
+    """Simulate; `leaps` False takes every step on its own, with the same result."""
+    announce()
+    closed = closed_loop and trace.closed
+    s = build(world, trace, seed, closed, leaps)
+    run(s)
+    ended = s.requests.end[s.requests.end >= 0]
+    last = int(ended.max()) if len(ended) else 0
+    for r in range(len(s.ranks)):
+        write(s, r, max(last, int(s.clock[0].now)))
+    return Run(
+        name=name,
+        origin="simulated",
+        roles=tuple(pool.role for pool in world.pools),
+        gpus=sum(pool.replicas * pool.gpus for pool in world.pools),
+        duration_s=last / PICOS,
+        requests=_requests(s, trace),
+        instances=_instances(s, world),
+        series=_series(s, series),
+        notes=_notes(s, world),
+    )
+
+
+def _seconds(picos: Longs) -> Floats:
+    out = np.asarray(picos, np.float64) / PICOS
+    out[np.asarray(picos) < 0] = np.nan
+    return out
+
+
+def _ints(column: Longs) -> Ints:
+    return np.asarray(column).astype(np.int32)
+
+
+def _requests(s: Sim, trace: Trace) -> Requests:
+    rows = s.requests
+    return Requests(
+        isl=_ints(rows.isl),
+        osl=_ints(rows.osl),
+        session=trace.session.astype(np.int32),
+        turn=trace.turn.astype(np.int32),
+        arrive_s=_seconds(rows.arrive),
+        prefill_start_s=_seconds(rows.prefill_start),
+        prefill_end_s=_seconds(rows.prefill_end),
+        transfer_start_s=_seconds(rows.transfer_start),
+        transfer_end_s=_seconds(rows.transfer_end),
+        first_token_s=_seconds(rows.first_token),
+        end_s=_seconds(rows.end),
+        hit_tokens=_ints(rows.hits),
+        preemptions=_ints(rows.preemptions),
+        prefill_instance=_ints(rows.prefill_rank),
+        decode_instance=_ints(rows.decode_rank),
+        outcome=_ints(rows.outcome),
+    )
+
+
+def _instances(s: Sim, world: World) -> Instances:
+    ranks = s.ranks
+    engine = np.array(ranks.engine)
+    first = np.array(s.engines.first)
+    return Instances(
+        pool=_ints(_pool_index(world)[ranks.pool]),
+        instance=_ints(engine),
+        rank=_ints(np.arange(len(ranks)) - first[engine]),
+        kv_blocks=_ints(s.pools.usable[ranks.pool]),
+        busy_s=_seconds(ranks.busy),
+        prefill_steps=np.array(ranks.prefill_steps),
+        decode_steps=np.array(ranks.decode_steps),
+        mixed_steps=np.array(ranks.mixed_steps),
+        preemptions=_ints(ranks.preemptions),
+        hit_tokens=np.array(ranks.hits),
+        queried_tokens=np.array(ranks.queried),
+    )
+
+
+def _pool_index(world: World) -> Longs:
+    """Rows of the simulation's pools (prefill first) as places in `world.pools`."""
+    order = sorted(range(len(world.pools)), key=lambda i: world.pools[i].role != "prefill")
+    return np.array(order, np.int64)
+
+
+def _series(s: Sim, wanted: bool) -> Series:
+    rows = s.rows[: s.clock[0].rows] if wanted else s.rows[:0]
+    rows = rows[np.lexsort((rows[:, 0], rows[:, 1]))]
+    return Series(
+        instance=_ints(rows[:, 0]),
+        time_s=_seconds(rows[:, 1]),
+        kv_used=_ints(rows[:, 2]),
+        kv_cached=_ints(rows[:, 3]),
+        held=_ints(rows[:, 4]),
+        running=_ints(rows[:, 5]),
+        waiting=_ints(rows[:, 6]),
+    )
+
+
+def _notes(s: Sim, world: World) -> tuple[str, ...]:
+    notes = []
+    rows = s.requests
+    infeasible = np.flatnonzero(rows.outcome == INFEASIBLE)
+    if world.link is not None and not world.link.bandwidth > 0 and len(infeasible):
+        notes.append(f"the link has no bandwidth: {len(infeasible)} requests cannot be handed over")
+        return tuple(notes)
+    for q in infeasible[:NAMED]:
+        side = -1 if rows.barred[q] & 1 else 0
+        pool = s.pools[side]
+        notes.append(
+            f"request {q} ({rows.isl[q]:,} input + {rows.osl[q]:,} output tokens) never fits a "
+            f"{_pools_in_order(world)[side]} rank of {pool.usable:,} blocks of {pool.block} tokens"
+        )
+    if len(infeasible) > NAMED:
+        notes.append(f"{len(infeasible) - NAMED:,} more requests never fit")
+    stuck = np.count_nonzero(rows.outcome == UNFINISHED)
+    if stuck:
+        notes.append(f"{stuck:,} requests were left unfinished: no event could move them on")
+    return tuple(notes)
+
+
+def _pools_in_order(world: World) -> tuple[str, ...]:
+    return tuple(sorted((pool.role for pool in world.pools), key=lambda role: role != "prefill"))

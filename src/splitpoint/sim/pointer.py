@@ -1,0 +1,96 @@
+"""How compiled kernels see the state: one pointer to a table of array addresses and lengths.
+
+A tuple of sixty arrays would be copied into every call, and compiling that takes minutes. Here a
+kernel gets one address and `s.ranks` loads the array from the table; interpreted, `s` is the
+plain object. The table never changes and the Python side keeps the arrays alive.
+"""
+
+from typing import Any
+
+import numba
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import cgutils
+from numba.core.datamodel import models, register_default
+from numba.core.imputils import lower_getattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import NativeValue, typeof_impl, unbox
+from numba.np.arrayobj import populate_array
+
+from splitpoint.sim.state import Sim
+
+WORD = ir.IntType(64)
+
+
+class SimType(types.Type):  # type: ignore[misc]
+    """The numba type of a `Sim`: its fields are arrays, or named tuples of arrays."""
+
+    def __init__(self, fields: tuple[tuple[str, Any], ...]) -> None:
+        self.fields = dict(fields)
+        super().__init__(name=f"Sim({fields})")
+
+
+@typeof_impl.register(Sim)
+def _typeof(s: Sim, c: Any) -> SimType:
+    return SimType(tuple((n, numba.typeof(f)) for n, f in zip(s.names(), s.fields(), strict=True)))
+
+
+register_default(SimType)(models.OpaqueModel)
+
+
+@unbox(SimType)
+def _unbox(kind: SimType, s: Any, c: Any) -> Any:
+    address = c.pyapi.object_getattr_string(s, "address")
+    value = c.builder.inttoptr(c.pyapi.long_as_longlong(address), cgutils.voidptr_t)
+    c.pyapi.decref(address)
+    return NativeValue(value)
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):  # type: ignore[misc]
+    key = SimType
+
+    def generic_resolve(self, kind: SimType, name: str) -> Any:
+        return kind.fields.get(name)
+
+
+@lower_getattr_generic(SimType)
+def _load_field(context: Any, builder: Any, kind: SimType, value: Any, name: str) -> Any:
+    place = 0
+    for other, field in kind.fields.items():
+        if other == name:
+            break
+        place += len(field) if isinstance(field, types.BaseTuple) else 1
+    words = builder.bitcast(value, WORD.as_pointer())
+    field = kind.fields[name]
+    if not isinstance(field, types.BaseTuple):
+        return _load_array(context, builder, field, words, place)
+    arrays = [
+        _load_array(context, builder, array, words, place + i) for i, array in enumerate(field)
+    ]
+    return context.make_tuple(builder, field, arrays)
+
+
+def _load_array(context: Any, builder: Any, kind: Any, words: Any, place: int) -> Any:
+    address, rows, columns = (_load_word(builder, words, 3 * place + i) for i in range(3))
+    array = context.make_array(kind)(context, builder)
+    item = context.get_abi_sizeof(context.get_data_type(kind.dtype))
+    itemsize = ir.Constant(WORD, item)
+    shape = [rows] if kind.ndim == 1 else [rows, columns]
+    strides = [itemsize] if kind.ndim == 1 else [builder.mul(columns, itemsize), itemsize]
+    populate_array(
+        array,
+        data=builder.inttoptr(address, array.data.type),
+        shape=shape,
+        strides=strides,
+        itemsize=itemsize,
+        meminfo=None,
+    )
+    return array._getvalue()
+
+
+def _load_word(builder: Any, words: Any, place: int) -> Any:
+    word = builder.load(builder.gep(words, [ir.Constant(WORD, place)]))
+    # The table is never written while kernels run, so LLVM may keep what it loaded.
+    word.set_metadata("invariant.load", builder.module.add_metadata([]))
+    return word

@@ -1,0 +1,211 @@
+"""Requests in a rank's running batch: seats taken and left, blocks held, tokens generated.
+
+Decoding requests are known by sums alone (count, context, tokens per step), a heap of the steps
+at which they end, and a ring that counts who crosses into a new block at which step modulo the
+block size; so the blocks that k steps need have a closed form.
+"""
+
+from splitpoint.sim import chain, heap
+from splitpoint.sim.blocks import ceil_div, give, held
+from splitpoint.sim.draws import ONE
+from splitpoint.sim.kernel import kernel
+from splitpoint.sim.prefix import release
+from splitpoint.sim.state import DECODING, FILLING, FRESH, LOADED, OUT, REMOTE, WAITING, Sim
+
+QUEUE, READY, RUNNING = 0, 1, 2
+LISTS = 3
+
+
+@kernel
+def request_of(s: Sim, ticket: int) -> int:
+    """The request a ticket belongs to."""
+    n = s.rules[0].requests
+    return int(ticket - n if ticket >= n else ticket)
+
+
+@kernel
+def expect(s: Sim, ticket: int, demand: int, backlog: int) -> None:
+    """What a ticket will still ask of its rank, as routers see it: blocks and prefill tokens."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    rank.demand += demand - t.demand
+    rank.backlog += backlog - t.backlog
+    t.demand = demand
+    t.backlog = backlog
+
+
+@kernel
+def generated(s: Sim, ticket: int, step: int) -> int:
+    """Tokens a decoding ticket has generated when `step` steps of its engine are complete."""
+    t = s.tickets[ticket]
+    rate = s.requests[request_of(s, ticket)].rate
+    return int(t.got + ((step - t.step0) * rate >> 20))
+
+
+@kernel
+def decoder_blocks(s: Sim, ticket: int, step: int) -> int:
+    """Blocks a decoding ticket holds once step number `step` is scheduled.
+
+    A step with K drafts writes 1 + K tokens and looks K ahead.
+    """
+    t = s.tickets[ticket]
+    if step < t.step0:
+        return int(t.blocks)
+    pool = s.pools[s.ranks[t.rank].pool]
+    drafts = pool.drafts
+    tokens = s.requests[request_of(s, ticket)].isl + generated(s, ticket, step) + 2 * drafts
+    return held(pool, s.windows, tokens, 1 + drafts)
+
+
+@kernel
+def growth(s: Sim, r: int, step: int, count: int) -> int:
+    """Blocks that the decoding requests of rank `r` take in steps `step` .. `step + count - 1`."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    if count <= 0 or rank.decoders == 0:
+        return 0
+    if pool.plain == 1:
+        block = pool.block
+        columns = (count // block) * (rank.decoders - rank.fresh)
+        for i in range(step, step + count % block):
+            columns += s.ring[rank.ring_at + i % block]
+        return int(pool.full * columns)
+    blocks = 0
+    ticket = s.places.head[LISTS * r + RUNNING]
+    while ticket >= 0:
+        if s.tickets[ticket].state == DECODING:
+            last = decoder_blocks(s, ticket, step + count - 1)
+            blocks += last - decoder_blocks(s, ticket, step - 1)
+        ticket = s.places.next[ticket]
+    return blocks
+
+
+@kernel
+def join_decoders(s: Sim, ticket: int) -> None:
+    """A ticket starts to decode with the next step; its batch seat is taken already."""
+    t = s.tickets[ticket]
+    r = t.rank
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    request = s.requests[request_of(s, ticket)]
+    steps = s.engines[rank.engine].steps
+    t.state = DECODING
+    t.step0 = steps
+    keep = held(pool, s.windows, request.isl + t.got - 1 + pool.drafts, 1 + pool.drafts)
+    if t.blocks > keep:
+        give(s, r, t.blocks - keep)
+    t.blocks = keep
+    s.last_step[ticket] = steps + ceil_div((request.osl - t.got) * ONE, request.rate)
+    items = s.seats[rank.seats_at : rank.seats_at + pool.seats]
+    joined = rank.decoders - rank.fresh
+    heap.push(items, joined, s.last_step, s.seat_pos, ticket)
+    if pool.plain == 1:
+        phase = (steps + 1 - request.isl - t.got) % pool.block
+        s.ring[rank.ring_at + phase] += 1
+    rank.decoders += 1
+    rank.context += (request.isl + t.got) * ONE
+    rank.rate += request.rate
+
+
+@kernel
+def leave_decoders(s: Sim, ticket: int) -> None:
+    """A decoding ticket stops after the steps its engine has completed; `got` is brought up."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    pool = s.pools[rank.pool]
+    request = s.requests[request_of(s, ticket)]
+    steps = s.engines[rank.engine].steps
+    items = s.seats[rank.seats_at : rank.seats_at + pool.seats]
+    heap.remove(items, rank.decoders - rank.fresh, s.last_step, s.seat_pos, ticket)
+    if pool.plain == 1:
+        phase = (t.step0 + 1 - request.isl - t.got) % pool.block
+        s.ring[rank.ring_at + phase] -= 1
+    rank.decoders -= 1
+    rank.context -= (request.isl + t.got) * ONE + (steps - t.step0) * request.rate
+    rank.rate -= request.rate
+    t.got = min(generated(s, ticket, steps), request.osl)
+
+
+@kernel
+def join_fresh(s: Sim, ticket: int) -> None:
+    """A loaded ticket takes a seat; its first step computes the last prompt token alone."""
+    t = s.tickets[ticket]
+    r = t.rank
+    rank = s.ranks[r]
+    t.state = FRESH
+    chain.append(s.places, LISTS * r + RUNNING, ticket)
+    chain.append(s.filling, r, ticket)
+    rank.running += 1
+    rank.decoders += 1
+    rank.fresh += 1
+    rank.context += s.requests[request_of(s, ticket)].isl * ONE
+    rank.rate += ONE
+
+
+@kernel
+def leave_fresh(s: Sim, ticket: int, stepped: int) -> None:
+    """A fresh ticket's first step is over (`stepped` 1) or it goes before it (0)."""
+    r = s.tickets[ticket].rank
+    rank = s.ranks[r]
+    chain.unlink(s.filling, r, ticket)
+    rank.decoders -= 1
+    rank.fresh -= 1
+    rank.context -= (s.requests[request_of(s, ticket)].isl + stepped) * ONE
+    rank.rate -= ONE
+
+
+@kernel
+def free_blocks(s: Sim, ticket: int, blocks: int) -> None:
+    """Give back all `blocks` of a ticket: anonymous ones first, then the prompt from its end."""
+    t = s.tickets[ticket]
+    r = t.rank
+    request = request_of(s, ticket)
+    anonymous = blocks - s.pools[s.ranks[r].pool].full * t.named
+    if anonymous > 0:
+        give(s, r, anonymous)
+    if t.named > 0:
+        after = s.after[request]
+        release(s, r, after if after >= 0 else request, t.named)
+    t.named = 0
+    t.blocks = 0
+
+
+@kernel
+def leave_queue(s: Sim, ticket: int) -> None:
+    """Take a ticket out of its rank's waiting queue."""
+    r = s.tickets[ticket].rank
+    chain.unlink(s.places, LISTS * r + QUEUE, ticket)
+    s.ranks[r].waiting -= 1
+
+
+@kernel
+def leave_seat(s: Sim, ticket: int) -> None:
+    """Take a ticket out of its rank's running list."""
+    r = s.tickets[ticket].rank
+    chain.unlink(s.places, LISTS * r + RUNNING, ticket)
+    s.ranks[r].running -= 1
+
+
+@kernel
+def drop(s: Sim, ticket: int, stepped: int) -> None:
+    """Remove a ticket, wherever it stands between steps, and all it holds; `stepped` is 1 when
+    it was in the step that just ended."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    if t.state in (WAITING, REMOTE):
+        leave_queue(s, ticket)
+    elif t.state == FILLING:
+        chain.unlink(s.filling, t.rank, ticket)
+        leave_seat(s, ticket)
+    elif t.state == FRESH:
+        leave_fresh(s, ticket, stepped)
+        leave_seat(s, ticket)
+    elif t.state == LOADED:
+        chain.unlink(s.places, LISTS * t.rank + READY, ticket)
+    free_blocks(s, ticket, t.blocks)
+    expect(s, ticket, 0, 0)
+    rank.load -= 1
+    rank.dirty = 1
+    t.gone = 0
+    t.chunk = 0
+    t.state = OUT

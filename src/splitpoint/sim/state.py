@@ -1,0 +1,256 @@
+"""The whole state of a run as flat arrays: one row per pool, engine, rank, request and ticket.
+
+A ticket is a request's place on one instance: ticket r is request r where it prefills (or on its
+mixed instance), ticket n + r is request r on its decode instance. Times are integer picoseconds.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from splitpoint.inputs.trace import Floats, Longs
+from splitpoint.sim.chain import Chain
+from splitpoint.sim.kernel import Rows
+
+NEVER = np.iinfo(np.int64).max
+PICOS = 10**12
+
+# Where a ticket stands. REMOTE waits in a decode queue for blocks, PULLING has them and waits for
+# its KV, FLOWED has all KV of a layerwise pull before prefill ends, LOADED waits for a seat,
+# FRESH computes the last prompt token on the decode side, HELD is prefilled and not yet pulled,
+# COMING is routed to a decode instance and still with its prefill instance.
+OUT, WAITING, FILLING, DECODING, HELD, REMOTE, PULLING, FLOWED, LOADED, FRESH, COMING = range(11)
+
+# Outcomes of a request, as run.OUTCOMES numbers them.
+DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
+
+MIXED, PREFILL, DECODE = range(3)
+
+
+def _columns(*names: str) -> np.dtype[np.void]:
+    return np.dtype([(name, np.int64) for name in names], align=True)
+
+
+POOL = _columns(
+    "role",
+    "block",
+    "full",
+    "fixed",
+    "drafts",
+    "seats",
+    "budget",
+    "caching",
+    "counts",
+    "aligned",
+    "hybrid",
+    "plain",
+    "usable",
+    "in_flight",
+    "windows",
+    "window_at",
+    "decode_at",
+    "mixed_at",
+    "pair",
+    "span",
+)
+ENGINE = _columns(
+    "pool", "first", "ranks", "start", "first_step", "steps", "leap", "synced", "busy", "waits"
+)
+RANK = _columns(
+    "engine",
+    "pool",
+    "free",
+    "cached",
+    "tail",
+    "held",
+    "running",
+    "decoders",
+    "context",
+    "rate",
+    "seats_at",
+    "ring_at",
+    "waiting",
+    "load",
+    "demand",
+    "backlog",
+    "granted",
+    "preempted",
+    "fresh",
+    "chunk",
+    "pairs",
+    "work",
+    "slope",
+    "dirty",
+    "row_time",
+    "busy",
+    "prefill_steps",
+    "decode_steps",
+    "mixed_steps",
+    "preemptions",
+    "hits",
+    "queried",
+    "handle_free",
+    "handle_at",
+    "page_free",
+    "page_at",
+    "table_at",
+    "hash_at",
+    "hash_mask",
+)
+REQUEST = _columns(
+    "isl",
+    "osl",
+    "think",
+    "next",
+    "session",
+    "rate",
+    "arrive",
+    "prefill_start",
+    "prefill_end",
+    "transfer_start",
+    "transfer_end",
+    "first_token",
+    "end",
+    "hits",
+    "preemptions",
+    "prefill_rank",
+    "decode_rank",
+    "outcome",
+    "over",
+    "barred",
+)
+TICKET = _columns(
+    "rank",
+    "state",
+    "computed",
+    "target",
+    "got",
+    "chunk",
+    "blocks",
+    "named",
+    "step0",
+    "demand",
+    "backlog",
+    "gone",
+)
+FLOW = _columns("work", "since", "joined", "source", "sink")
+HANDLE = _columns("refs", "before", "home")
+PAGE = _columns("node", "count")
+RULES = _columns(
+    "requests",
+    "split",
+    "routing",
+    "decode_routing",
+    "direct_below",
+    "timeout",
+    "closed",
+    "leaps",
+    "layerwise",
+    "latency",
+    "per_descriptor",
+    "link_ok",
+    "lease",
+    "id_tokens",
+    "first_sink",
+)
+CLOCK = _columns(
+    "now",
+    "ordered",
+    "later",
+    "busy",
+    "flows",
+    "arrived",
+    "timed",
+    "leases",
+    "leased",
+    "waits",
+    "rows",
+    "gap",
+    "turn_prefill",
+    "turn_decode",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sim:
+    """Everything the event loop reads and writes.
+
+    Prefix cache, all ranks together: a handle is a named block (one per full group), a page the
+    blocks of one trie node, `hash_node` and `hash_page` find the page of a node on a rank.
+    """
+
+    rules: Rows
+    clock: Rows
+    pools: Rows
+    windows: Longs
+    decode: Longs
+    context: Longs
+    mixed: Longs
+    engines: Rows
+    ranks: Rows
+    requests: Rows
+    tickets: Rows
+    handles: Rows
+    pages: Rows
+    table: Longs
+    hash_node: Longs
+    hash_page: Longs
+    name_start: Longs
+    name: Longs
+    cover: Longs
+    after: Longs
+    idle: Chain
+    places: Chain
+    filling: Chain
+    seats: Longs
+    last_step: Longs
+    seat_pos: Longs
+    ring: Longs
+    busy: Longs
+    busy_key: Longs
+    busy_pos: Longs
+    waits: Longs
+    ordered: Longs
+    later: Longs
+    later_key: Longs
+    later_pos: Longs
+    arrived: Longs
+    leased: Longs
+    lease_key: Longs
+    flow: Rows
+    flows: Longs
+    flow_key: Longs
+    flow_pos: Longs
+    sources: Chain
+    sinks: Chain
+    flow_count: Longs
+    link_bytes: Floats
+    lots: Longs
+    session_rank: Longs
+    rows: Longs
+    row_seen: Longs
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """The names of all fields, in order."""
+        return tuple(field.name for field in dataclasses.fields(Sim))
+
+    def fields(self) -> tuple[Rows | Longs | Floats | Chain, ...]:
+        """All fields, in order."""
+        return tuple(getattr(self, name) for name in self.names())
+
+    @cached_property
+    def words(self) -> Longs:
+        """Address, then first and last length, of every array, in field order."""
+        words: list[int] = []
+        for field in self.fields():
+            for array in field if isinstance(field, tuple) else (field,):
+                words += [array.ctypes.data, array.shape[0], array.shape[-1]]
+        return np.array(words, np.int64)
+
+    @property
+    def address(self) -> int:
+        """Where `words` lies in memory: all that compiled kernels are given."""
+        return int(self.words.ctypes.data)
