@@ -69,6 +69,8 @@ def file(tmp_path: Path) -> Callable[..., Path]:
         path = tmp_path / name
         if isinstance(content, list):
             content = "".join(json.dumps(row) + "\n" for row in content)
+        if isinstance(content, dict):
+            content = json.dumps(content)
         data = content if isinstance(content, bytes) else str(content).encode()
         path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
         return path
@@ -274,6 +276,28 @@ def test_one_weka_session_may_be_a_json_document_over_many_lines(file: File) -> 
     text = json.dumps(weka_session([call(0.0, 130, 5, [1, 2])]), indent=2)
     trace = traces.read(file(text, "session.json"))
     assert trace.isl.tolist() == [130]
+
+
+def test_a_folder_of_weka_sessions_is_one_trace(file: File, tmp_path: Path) -> None:
+    file(json.dumps(weka_session([call(0.0, 130, 5, [1, 2])]), indent=1), "b.json")
+    file([weka_session([call(0.0, 140, 5, [1, 2])])] * 2, "a.jsonl.gz")
+    file("not a trace", "readme.txt")
+    trace = traces.read(tmp_path)
+    assert trace.isl.tolist() == [140, 140, 130]
+    assert trace.session.tolist() == [0, 1, 2]
+    assert not reuse(trace).anywhere.any()
+    file(weka_session([]) | {"block_size": 16}, "c.json")
+    with pytest.raises(PlanError, match=r"c\.json"):
+        traces.read(tmp_path)
+
+
+def test_a_folder_of_other_traces_is_refused(file: File, tmp_path: Path) -> None:
+    file(MOONCAKE, "a.jsonl")
+    with pytest.raises(PlanError, match="folder"):
+        traces.read(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PlanError, match="empty"):
+        traces.read(tmp_path / "empty")
 
 
 @pytest.mark.parametrize(

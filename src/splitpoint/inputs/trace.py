@@ -151,7 +151,10 @@ def cut(trace: Trace, start_s: float, end_s: float) -> Trace:
 def sample(
     trace: Trace, *, share: float | None = None, n: int | None = None, seed: int = 0
 ) -> Trace:
-    """Whole sessions drawn at random: `share` of the sessions, or sessions until n requests."""
+    """Whole sessions drawn at random: `share` of the sessions, or sessions until n requests.
+
+    Times are kept, so the rate falls with the number of requests.
+    """
     sessions = int(trace.session.max()) + 1 if len(trace) else 0
     order = np.random.default_rng(seed).permutation(sessions)
     if (share is None) == (n is None):

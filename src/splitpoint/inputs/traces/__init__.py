@@ -27,9 +27,14 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 def read(
     path: str | Path, format: str | None = None, *, sessions: Literal["auto", "none"] = "auto"
 ) -> Trace:
-    """The trace in a file. `sessions` "none": do not derive sessions where a format has none."""
+    """The trace in a file, or in a folder of WEKA sessions.
+
+    `sessions` "none": do not derive sessions where a format has none.
+    """
     path = Path(path)
     chosen = format_of(path) if format is None else named(format)
+    if path.is_dir() and chosen != "weka":
+        raise PlanError(str(path), "is a folder", "one file, or a folder of WEKA sessions")
     lines = lines_of(path)
     match chosen:
         case "mooncake":
@@ -47,8 +52,13 @@ def read(
 
 
 def lines_of(path: Path) -> Iterator[Line]:
-    """The lines of a trace file that are not blank."""
-    return counted(open_text(path, max_line=MAX_LINE), str(path))
+    """The lines that are not blank of a trace file, or of a folder's JSON files by name."""
+    if not path.is_dir():
+        yield from counted(open_text(path, max_line=MAX_LINE), str(path))
+        return
+    for file in sorted(path.iterdir()):
+        if ".json" in file.suffixes or ".jsonl" in file.suffixes:
+            yield from counted(open_text(file, max_line=MAX_LINE), str(file))
 
 
 def named(format: str) -> Format:

@@ -89,7 +89,7 @@ class Calls(NamedTuple):
 
 
 def read(lines: Iterator[Line], path: str) -> Trace:
-    """The trace of a WEKA file: JSON lines, or one session as a JSON document."""
+    """The trace of WEKA files: JSON lines, or one session a file as a JSON document."""
     decoder = msgspec.json.Decoder(Session)
     calls = Calls(
         arrive=array("d"),
@@ -170,15 +170,19 @@ def hide(ids: "array[int]", begin: int, used: int) -> int:
 
 
 def documents(lines: Iterator[Line]) -> Iterator[Line]:
-    """The sessions' lines, or all lines as one where a JSON document spans them."""
-    head = next(lines, None)
-    if head is None:
-        return
+    """The sessions' lines, or all lines of a file as one where a JSON document spans them."""
+    for _, of_file in itertools.groupby(lines, lambda line: line.path):
+        yield from sessions_of(of_file)
+
+
+def sessions_of(of_file: Iterator[Line]) -> Iterator[Line]:
+    """The sessions of one file that has at least one line."""
+    head = next(of_file)
     if head.text.rstrip().endswith("}"):
         yield head
-        yield from lines
+        yield from of_file
     else:
-        yield head._replace(text=joined(itertools.chain([head], lines)))
+        yield head._replace(text=joined(itertools.chain([head], of_file)))
 
 
 def joined(lines: Iterable[Line]) -> str:
