@@ -141,6 +141,20 @@ def test_aiperf_sessions_and_delays_make_a_closed_loop(file: File) -> None:
     assert len(trace.block_ids) == 0
 
 
+def test_a_delay_needs_a_session_whose_turn_it_follows(file: File) -> None:
+    rows = [
+        {"timestamp": 1000, "input_length": 10, "output_length": 2},
+        {"delay": 250, "input_length": 30, "output_length": 2},
+    ]
+    with pytest.raises(PlanError, match="line 2: timestamp: missing"):
+        traces.read(file(rows))
+    with pytest.raises(PlanError, match="line 2: timestamp: missing"):
+        traces.read(file([rows[0], rows[1] | {"session_id": "a"}]))
+    zero = {"timestamp": 0, "input_length": 10, "output_length": 2}
+    apart = traces.read(file([zero | {"session_id": 0}, zero | {"session_id": ""}, zero]))
+    assert apart.session.tolist() == [0, 1, 2]
+
+
 @pytest.mark.parametrize("block", [16, 64, 256])
 def test_a_mooncake_file_with_another_block_size_is_recognised(file: File, block: int) -> None:
     lengths = [5 * block + 3, 9 * block, 2 * block + 1]

@@ -60,8 +60,8 @@ def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> T
     places = array("q")
     for line in lines:
         row = decoded(decoder, line)
-        key = row.session_id if row.session_id is not None else len(isl)
-        number = numbers.setdefault(key, len(numbers)) if row.session_id is not None else -1
+        key = row.session_id
+        number = -1 if key is None else numbers.setdefault(key, len(numbers))
         time = row.timestamp
         if time is None:
             if row.delay is None or number not in clock:
@@ -69,7 +69,8 @@ def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> T
                 raise PlanError(line.where, what, "only a later turn with a delay may lack it")
             time = min(clock[number] + row.delay, MAX_SECONDS)
         delays += row.delay is not None
-        clock[number] = time
+        if key is not None:
+            clock[number] = time
         arrive.append(time * PER_MS)
         think.append((row.delay or 0.0) * PER_MS)
         isl.append(row.input_length)
