@@ -416,6 +416,14 @@ START = {
     "serial": (1e-10, 1e-16, 1e-7),
     "sharpness": (2.0, 1.0, 6.0),
 }
+# A decode attention multiplies tiles of at most 64 queries a key-value head (wgmma); what holds it
+# up beside them is no matrix work and must not scale with a GPU's FLOP/s.
+DECODE = {"compute": (0.7, 0.5, 1.0), "pad_rows": (16.0, 1e-3, 64.0)}
+BOUNDS: dict[Kind, dict[str, tuple[float, float, float]]] = {
+    "decode_attention": DECODE,
+    "decode_latent": DECODE,
+    "decode_sparse": DECODE,
+}
 PRODUCT = ("compute", "memory", "launch", "pad_rows", "half_parallel", "serial", "sharpness")
 # Prefill attention is a plain sum, so that it stays linear in its pairs beside its queries.
 PREFILL = ("compute", "memory", "launch", "pad_rows", "serial")
@@ -428,7 +436,7 @@ FREE: dict[Kind, tuple[str, ...]] = {
     "decode_attention": PRODUCT,
     "decode_latent": PRODUCT,
     "decode_sparse": PRODUCT,
-    "indexer": ("compute", "memory", "launch", "half_parallel", "sharpness"),
+    "indexer": ("compute", "memory", "launch", "sharpness"),
     "prefill_state": ("compute", "memory", "launch", "pad_rows", "half_parallel", "sharpness"),
     "decode_state": ("memory", "launch", "half_parallel"),
     "vector": ("memory", "launch"),
@@ -441,6 +449,7 @@ def fit(found: Samples, gpu: Gpu, engine: EngineName, source: str) -> Surface:
 
     kind, dtype = found.operator.kind, found.operator.dtype
     names = FREE[kind]
+    ranges = START | BOUNDS.get(kind, {})
     fixed = {name: 1.0 for name in ("compute", "sharpness") if name not in names}
     top = peak(gpu, dtype)
     even = _thin(found, ~found.held_out)
@@ -457,7 +466,7 @@ def fit(found: Samples, gpu: Gpu, engine: EngineName, source: str) -> Surface:
     best = least_squares(
         residuals,
         np.log([_start(n, kind) for n in names]),
-        bounds=(np.log([START[n][1] for n in names]), np.log([START[n][2] for n in names])),
+        bounds=(np.log([ranges[n][1] for n in names]), np.log([ranges[n][2] for n in names])),
         loss="soft_l1",
         f_scale=0.1,
         max_nfev=80,
@@ -484,7 +493,11 @@ def fit(found: Samples, gpu: Gpu, engine: EngineName, source: str) -> Surface:
 def _start(name: str, kind: Kind) -> float:
     # Depth counts exponentials for attention: billions a millisecond, not thousands.
     attention = kind.endswith(("attention", "latent", "sparse"))
-    return 1e-13 if name == "serial" and attention else START[name][0]
+    return (
+        1e-13
+        if name == "serial" and attention
+        else BOUNDS.get(kind, START).get(name, START[name])[0]
+    )
 
 
 def columns(rows: pd.DataFrame, *names: str) -> list[Array]:
@@ -646,6 +659,26 @@ def _toml(value: object) -> str:
     return repr(value)
 
 
+def table() -> str:
+    """Held-out errors of the shipped files as a Markdown table: kinds down, GPUs across."""
+    from splitpoint.timing.efficiency import efficiency
+
+    lines = [f"| kind | {' | '.join(GPUS)} |", "|---" * (len(GPUS) + 1) + "|"]
+    for kind in FREE:
+        cells = []
+        for name in GPUS:
+            own = [s for s in efficiency(facts.gpu(name)).surfaces if s.kind == kind and s.samples]
+            middle = [s.error_median for s in own if s.error_median is not None]
+            high = [s.error_p90 for s in own if s.error_p90 is not None]
+            cells.append(
+                f"{np.median(middle):.0%} / {np.median(high):.0%} ({len(own)})"
+                if own
+                else "as donor"
+            )
+        lines.append(f"| {kind.replace('_', ' ')} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 SOURCE = (
     "fitted to the measured kernel tables of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0) by "
     "benchmarks/fit_efficiency.py"
@@ -661,7 +694,11 @@ def main() -> int:
     parser.add_argument("--kind", action="append")
     parser.add_argument("--write", type=Path, help="folder for the TOML files (all GPUs)")
     parser.add_argument("--cache", type=Path, help="folder where finished GPUs are kept")
+    parser.add_argument("--table", action="store_true", help="print the shipped errors and stop")
     options = parser.parse_args()
+    if options.table:
+        print(table())
+        return 0
     data = Path(aiconfigurator_core.__file__).parent / "systems" / "data"
     found = {}
     for name in options.gpu or GPUS:
