@@ -451,6 +451,7 @@ def render_price(price: Price, console: Console) -> None:
             ("on one GPU", f"{units.memory(price.unsharded_request_bytes)} without sharding"),
         ]
     )
+    out.gap()
     out.rows(
         [
             Column("layers of one kind", "name"),
@@ -530,7 +531,7 @@ def _price_ladder(price: Price, out: _Page) -> None:
                 words.rung(rung.rung),
                 _taken(rung.bytes, 0 < i < last),
                 f"{rung.band / units.GIB:,.2f}" if rung.band else "",
-                f"{rung.origin}: {words.plain(rung.source)}",
+                words.origin_of(rung.origin, rung.source),
             ]
             for i, rung in enumerate(price.ladder)
         ],
@@ -619,6 +620,7 @@ def render_trace(summary: TraceSummary, console: Console) -> None:
             *([("source", words.plain(summary.source))] if summary.source else []),
         ]
     )
+    out.gap()
     out.rows(
         [Column("tokens", "name"), *(Column(h) for h in ("mean", "p50", "p90", "p99", "max"))],
         [

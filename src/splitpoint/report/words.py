@@ -4,11 +4,12 @@ Everything that came from a user's file goes through `plain` before it reaches a
 """
 
 import math
+from typing import get_args
 
 from splitpoint import units
 from splitpoint.errors import printable
 from splitpoint.inputs.deployment import Topology
-from splitpoint.verdict.answer import Answer, Figure, Point
+from splitpoint.verdict.answer import Answer, Figure, Origin, Point
 
 UNKNOWN = "-"
 RUNGS = {
@@ -53,7 +54,15 @@ def figure(value: Figure) -> str:
 
 def origin(value: Figure) -> str:
     """Where a figure comes from: "assumed: model of the profile run"."""
-    return f"{value.origin}: {plain(value.source)}" if value.source else value.origin
+    return origin_of(value.origin, value.source)
+
+
+def origin_of(kind: str, source: str) -> str:
+    """Kind and source of a number; a source that names a kind itself is not given another."""
+    if not source:
+        return kind
+    told = plain(source)
+    return told if told.split(":")[0] in get_args(Origin) else f"{kind}: {told}"
 
 
 def rung(name: str) -> str:
