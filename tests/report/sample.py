@@ -205,7 +205,7 @@ RUNGS = (
 
 HOLDINGS = (
     Holding(
-        topology="TP1",
+        topology="TP1 budget=8,192",
         rungs=RUNGS,
         kv_bytes=int(26.35 * GIB),
         kv_blocks=17988,
@@ -213,7 +213,7 @@ HOLDINGS = (
         fits=True,
     ),
     Holding(
-        topology="TP2",
+        topology="TP2 budget=8,192",
         rungs=RUNGS,
         kv_bytes=int(54.3 * GIB),
         kv_blocks=74137,

@@ -1,10 +1,12 @@
 """Numbers in words."""
 
 import math
+from typing import get_args
 
 import pytest
 
 from splitpoint.report import words
+from splitpoint.verdict.answer import Origin
 from tests.report import sample
 
 
@@ -42,6 +44,8 @@ def test_margins_carry_their_sign(value: float | None, told: str) -> None:
         (1.12, "of its pools", "112.0% of its pools"),
         (1450.0, "FLOP/B", "1,450 FLOP/B"),
         (math.inf, "s", "-"),
+        (148e12, "FLOP/s", "148 TFLOP/s"),
+        (3.15e11, "bytes/s between two instances", "315 GB/s between two instances"),
     ],
 )
 def test_each_unit_prints_its_own_way(value: float, unit: str, told: str) -> None:
@@ -57,3 +61,26 @@ def test_hostile_words_lose_what_a_terminal_would_obey() -> None:
 def test_the_best_points_are_those_of_the_last_comparison() -> None:
     names = [point.name for point in words.best(sample.answer())]
     assert names == ["P 6xTP1 + D 2xTP1 prefix_aware", "8xTP1 prefix_aware"]
+
+
+def test_origins_are_the_words_of_the_answer() -> None:
+    assert get_args(Origin) == words.ORIGINS
+
+
+def test_a_load_in_the_name_is_not_said_twice() -> None:
+    point = sample.point(sample.MIXED, name="8xTP1, prefix_aware @ 32 users", load="32 users")
+    assert words.point(point) == "8xTP1, prefix_aware"
+
+
+def test_the_holding_of_a_pool_is_found_by_topology_drafts_and_budget() -> None:
+    answer = sample.answer()
+    assert [h.topology for h in words.held(answer, answer.points)] == [
+        "TP1 budget=8,192",
+        "TP2 budget=8,192",
+    ]
+    assert answer.holding(sample.pool("mixed", 1, drafts=3)) is None
+
+
+def test_a_source_that_names_its_kind_is_not_given_another() -> None:
+    assert words.origin_of("published", "measured: nvidia-smi") == "measured: nvidia-smi"
+    assert words.origin_of("assumed", "a share: half") == "assumed: a share: half"

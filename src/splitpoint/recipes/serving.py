@@ -64,11 +64,11 @@ def of_point(answer: Answer, name: str | None = None) -> Serving:
         hint = f"such as {'; '.join(near)}" if near else "nothing was simulated"
         raise PlanError("--point", f"there is no {wanted!r} in the plan", hint)
     gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_facts(answer.plan.gpu)
-    names = {str(pool.topology) for pool in point.deployment.pools}
+    held = [answer.holding(pool) for pool in point.deployment.pools]
     return msgspec.structs.replace(
         serving(answer.plan.model, gpu, point.deployment),
         plan=answer.plan,
         points=tuple(p for p in answer.points if p.deployment == point.deployment),
-        holdings=tuple(h for h in answer.holdings if h.topology in names),
+        holdings=tuple(holding for holding in held if holding is not None),
         rests_on=answer.verdict.rests_on if wanted == answer.verdict.chosen else (),
     )

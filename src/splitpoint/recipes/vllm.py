@@ -18,7 +18,7 @@ from splitpoint.inputs.files import write_atomic
 from splitpoint.recipes import readme
 from splitpoint.recipes.placement import Instance, Share, place
 from splitpoint.recipes.serving import Serving, chosen
-from splitpoint.verdict.answer import Answer
+from splitpoint.verdict.answer import Answer, holding_name
 
 ROUTER_PORT = 8000
 ROUTER_METRICS_PORT = 29000
@@ -354,7 +354,7 @@ def _check_script(made: Serving, instances: Sequence[Instance], routed: bool) ->
         ("--kv-blocks", _quote(f"{instance.name}={holding.kv_blocks}"))
         for instance in instances
         for holding in made.holdings
-        if holding.topology == str(instance.pool.topology)
+        if holding.topology == holding_name(instance.pool)
     ]
     lines = [
         "# Do the instances give the tokens that one instance alone gives? A health check does not",

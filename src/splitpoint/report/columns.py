@@ -1,4 +1,4 @@
-"""Tables of plain text that never cut a number: the words column wraps, the others stand whole.
+"""Tables of plain text that never cut a number: columns of words wrap, the others stand whole.
 
 Where even the narrowest table is wider than the terminal, each row's words go on a line of their
 own: above its numbers if they name the row, else below.
@@ -24,32 +24,43 @@ class Column(NamedTuple):
 def table(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, styles: Sequence[str] = ()
 ) -> list[Text]:
-    """The table's lines. One column at most is `words`; `styles` gives each row's style."""
+    """The table's lines; `styles` gives each row's style."""
     height = max(column.header.count("\n") for column in columns) + 1
     headers = [([""] * height + column.header.split("\n"))[-height:] for column in columns]
     widths = [
         max(cell_len(part) for part in [*head, *(row[i] for row in rows)])
         for i, head in enumerate(headers)
     ]
-    flexible = next((i for i, column in enumerate(columns) if column.kind == "words"), None)
+    wordy = [i for i, column in enumerate(columns) if column.kind == "words"]
     row_styles = list(styles) or [""] * len(rows)
-    total = sum(widths) + GAP * (len(columns) - 1)
-    if flexible is not None and total > width:
-        room = width - (total - widths[flexible])
-        if room < NARROWEST:
-            return _stacked(columns, rows, width, flexible, row_styles)
-        widths[flexible] = max(room, *(cell_len(part) for part in headers[flexible]))
+    if wordy and sum(widths) + GAP * (len(columns) - 1) > width:
+        fixed = sum(widths[i] for i in range(len(columns)) if i not in wordy)
+        room = width - fixed - GAP * (len(columns) - 1)
+        if room < NARROWEST * len(wordy):
+            return _stacked(columns, rows, width, wordy, row_styles)
+        for i, share in zip(wordy, _shares([widths[i] for i in wordy], room), strict=True):
+            widths[i] = max(share, *(cell_len(part) for part in headers[i]))
     lines = [
         Text(_line(columns, [head[i] for head in headers], widths), "dim")
         for i in range(height)
         if any(column.header for column in columns)
     ]
     for row, style in zip(rows, row_styles, strict=True):
-        cells = [wrap(cell, widths[i]) if i == flexible else [cell] for i, cell in enumerate(row)]
+        cells = [wrap(cell, widths[i]) if i in wordy else [cell] for i, cell in enumerate(row)]
         for i in range(max(len(cell) for cell in cells)):
             parts = [cell[i] if i < len(cell) else "" for cell in cells]
             lines.append(Text(_line(columns, parts, widths), style))
     return lines
+
+
+def _shares(wanted: Sequence[int], room: int) -> list[int]:
+    """The room by need: who needs less than an even share gets it, the rest is shared evenly."""
+    shares = dict.fromkeys(range(len(wanted)), 0)
+    left = room
+    for done, i in enumerate(sorted(shares, key=lambda i: wanted[i])):
+        shares[i] = min(wanted[i], left // (len(wanted) - done))
+        left -= shares[i]
+    return [shares[i] for i in range(len(wanted))]
 
 
 def wrap(words: str, width: int) -> list[str]:
@@ -89,16 +100,15 @@ def _stacked(
     columns: Sequence[Column],
     rows: Sequence[Sequence[str]],
     width: int,
-    flexible: int,
+    wordy: Sequence[int],
     styles: Sequence[str],
 ) -> list[Text]:
-    others = [i for i in range(len(columns)) if i != flexible]
+    others = [i for i in range(len(columns)) if i not in wordy]
     narrow = table([columns[i] for i in others], [[row[i] for i in others] for row in rows], width)
     head = len(narrow) - len(rows)
     lines = narrow[:head]
     for row, style, numbers in zip(rows, styles, narrow[head:], strict=True):
-        words = wrap(row[flexible], width - GAP)
-        said = [Text(part if flexible == 0 else " " * GAP + part, style) for part in words]
-        line = [Text(numbers.plain, style)]
-        lines += said + line if flexible == 0 else line + said
+        above = [part for i in wordy if i == 0 for part in wrap(row[i], width)]
+        below = [" " * GAP + part for i in wordy if i for part in wrap(row[i], width - GAP)]
+        lines += [Text(part, style) for part in [*above, numbers.plain, *below]]
     return lines

@@ -23,6 +23,7 @@ from splitpoint.verdict.answer import (
     Holding,
     Point,
     Wall,
+    WorkloadSummary,
 )
 
 if TYPE_CHECKING:
@@ -269,7 +270,7 @@ def _points_table(caption: str, points: Sequence[Point], answer: Answer) -> str:
         ],
         [
             [
-                _e(point.name),
+                _e(words.point(point)),
                 _e(point.load),
                 str(point.gpus),
                 words.count(point.total_tok_s_gpu),
@@ -401,9 +402,7 @@ def _memory(answer: Answer, charts: _Charts) -> str:
         f"whatever the length, {_e(words.percent(cost.unused_share))} is allocated and never "
         "written.</p>"
     ]
-    named = {str(pool.topology) for point in words.best(answer) for pool in point.deployment.pools}
-    drawn = [holding for holding in answer.holdings if holding.topology in named]
-    laddered = [holding for holding in drawn or answer.holdings if holding.rungs]
+    laddered = [holding for holding in words.held(answer, words.best(answer)) if holding.rungs]
     parts += [_ladder(holding, charts) for holding in laddered[:MOST_LADDERS]]
     if answer.holdings:
         parts.append(
@@ -463,8 +462,7 @@ def _workload(answer: Answer) -> str:
     load = answer.workload
     facts = [
         ("requests", units.count(load.requests)),
-        ("duration", units.seconds(load.duration_s)),
-        ("rate", units.rate(load.rate, "req")),
+        *(_arrivals(load) if load.duration_s else []),
         ("input mean", units.count(load.isl_mean)),
         ("input p50", units.count(load.isl_p50)),
         ("input p90", units.count(load.isl_p90)),
@@ -480,6 +478,13 @@ def _workload(answer: Answer) -> str:
         f"<p>{_e(load.name)}. Reuse is with an endless prefix cache.</p>"
         f'<dl class="keys">{cards}</dl>'
     )
+
+
+def _arrivals(load: WorkloadSummary) -> list[tuple[str, str]]:
+    return [
+        ("duration", units.seconds(load.duration_s)),
+        ("rate", units.rate(load.rate, "req")),
+    ]
 
 
 def _rejected(answer: Answer) -> str:

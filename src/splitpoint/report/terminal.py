@@ -4,22 +4,36 @@ Nothing is cut off: words wrap at the console's width, numbers never do. Colour 
 all that it says stands in words too.
 """
 
-from collections import Counter
+from __future__ import annotations
+
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.text import Text
 
 from splitpoint import units
-from splitpoint.inputs.trace import TraceSummary
-from splitpoint.pricing.price import Price, Table
 from splitpoint.report import words
 from splitpoint.report.columns import Column, table, wrap
-from splitpoint.verdict.answer import Answer, Claim, Comparison, Condition, Holding, Point, Wall
-from splitpoint.verdict.replay import InstanceState, Spread, Summary
+
+if TYPE_CHECKING:
+    from splitpoint.inputs.trace import TraceSummary
+    from splitpoint.pricing.price import Price, Table
+    from splitpoint.verdict.answer import (
+        Answer,
+        Claim,
+        Comparison,
+        Condition,
+        Holding,
+        Point,
+        Rejected,
+        Wall,
+        WorkloadSummary,
+    )
+    from splitpoint.verdict.replay import InstanceState, Spread, Summary
 
 INDENT = 2
-MOST_REJECTED = 6
+MOST_REASONS = 6
 GOOD, BAD, DOUBT = "green", "red", "yellow"
 
 
@@ -109,11 +123,7 @@ def _workload(answer: Answer, out: _Page) -> None:
     out.section(f"Workload: {words.plain(load.name)}")
     out.labelled(
         [
-            (
-                "requests",
-                f"{units.count(load.requests)} in {units.seconds(load.duration_s)}, "
-                f"{units.rate(load.rate, 'req')}",
-            ),
+            ("requests", _arrivals(load)),
             (
                 "input tokens",
                 f"mean {units.count(load.isl_mean)}, p50 {units.count(load.isl_p50)}, "
@@ -134,6 +144,13 @@ def _workload(answer: Answer, out: _Page) -> None:
     )
 
 
+def _arrivals(load: WorkloadSummary) -> str:
+    told = units.count(load.requests)
+    if not load.duration_s:
+        return f"{told}, each as soon as a user is free"
+    return f"{told} in {units.seconds(load.duration_s)}, {units.rate(load.rate, 'req')}"
+
+
 def _request(answer: Answer, out: _Page) -> None:
     cost = answer.request
     out.section("What one request costs")
@@ -148,13 +165,11 @@ def _request(answer: Answer, out: _Page) -> None:
 
 def _holdings(answer: Answer, out: _Page) -> None:
     out.section("What a GPU holds")
-    named = _topologies(words.shown(answer))
-    full = [holding for holding in answer.holdings if holding.topology in named]
-    for alike in _alike(full or answer.holdings[:1]):
+    for alike in _alike(words.held(answer, words.best(answer)) or answer.holdings[:1]):
         out.rows(
             [
                 Column("rung, GiB", "name"),
-                *(Column(words.plain(holding.topology)) for holding in alike),
+                *(Column(words.plain(held.topology).replace(" ", "\n")) for held in alike),
                 Column("origin", "words"),
             ],
             _ladder_rows(alike),
@@ -181,10 +196,6 @@ def _holdings(answer: Answer, out: _Page) -> None:
                 for holding in answer.holdings
             ],
         )
-
-
-def _topologies(points: Sequence[Point]) -> set[str]:
-    return {str(pool.topology) for point in points for pool in point.deployment.pools}
 
 
 def _alike(holdings: Sequence[Holding]) -> list[list[Holding]]:
@@ -275,7 +286,7 @@ def _frontier(answer: Answer, out: _Page) -> None:
 def _point_row(answer: Answer, point: Point) -> list[str]:
     star = "* " if point.name == answer.verdict.chosen else ""
     return [
-        star + words.plain(point.name),
+        star + words.point(point),
         words.plain(point.load),
         str(point.gpus),
         words.count(point.total_tok_s_gpu),
@@ -332,18 +343,19 @@ def _rejected(answer: Answer, out: _Page) -> None:
     if not answer.rejected:
         return
     out.section(f"Not simulated: {units.count(len(answer.rejected))}")
-    reasons = Counter(words.plain(rejected.why) for rejected in answer.rejected)
-    common = reasons.most_common(MOST_REJECTED)
-    out.bullets(f"{count} x {why}" if count > 1 else _single(answer, why) for why, count in common)
-    rest = sum(reasons.values()) - sum(count for _, count in common)
+    reasons: dict[str, list[Rejected]] = {}
+    for rejected in answer.rejected:
+        reasons.setdefault(words.plain(rejected.why).split(":")[0], []).append(rejected)
+    for reason, group in list(reasons.items())[:MOST_REASONS]:
+        short = f", short by {words.figure(group[0].shortfall)}" if group[0].shortfall else ""
+        example = f"{words.plain(group[0].name)} ({words.plain(group[0].why)}{short})"
+        if len(group) > 1:
+            out.bullets([f"{units.count(len(group))} x {reason}; the first: {example}"])
+        else:
+            out.bullets([example])
+    rest = sum(len(group) for group in list(reasons.values())[MOST_REASONS:])
     if rest:
-        out.say(f"and {rest} more, each with its reason in plan.json")
-
-
-def _single(answer: Answer, why: str) -> str:
-    rejected = next(r for r in answer.rejected if words.plain(r.why) == why)
-    short = f" (short by {words.figure(rejected.shortfall)})" if rejected.shortfall else ""
-    return f"{rejected.name}: {rejected.why}{short}"
+        out.say(f"and {units.count(rest)} more, each with its reason in plan.json")
 
 
 def _verdict(answer: Answer, out: _Page) -> None:
@@ -409,11 +421,16 @@ def _assumptions(answer: Answer, out: _Page) -> None:
     if not answer.assumptions:
         return
     out.section("Numbers that are not arithmetic")
+    origins = [words.origin(figure) for figure in answer.assumptions]
     out.rows(
-        [Column("number", "name"), Column("value"), Column("origin", "words")],
+        [Column("number", "words"), Column("value"), Column("origin", "words")],
         [
-            [words.plain(figure.name), words.figure(figure), words.origin(figure)]
-            for figure in answer.assumptions
+            [
+                words.plain(figure.name),
+                words.figure(figure),
+                "as above" if i and origins[i] == origins[i - 1] else origins[i],
+            ]
+            for i, figure in enumerate(answer.assumptions)
         ],
         [DOUBT if figure.origin == "assumed" else "" for figure in answer.assumptions],
     )

@@ -3,15 +3,21 @@
 Everything that came from a user's file goes through `plain` before it reaches a terminal.
 """
 
+from __future__ import annotations
+
 import math
-from typing import get_args
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from splitpoint import units
 from splitpoint.errors import printable
-from splitpoint.inputs.deployment import Topology
-from splitpoint.verdict.answer import Answer, Figure, Origin, Point
+
+if TYPE_CHECKING:
+    from splitpoint.inputs.deployment import Topology
+    from splitpoint.verdict.answer import Answer, Figure, Holding, Point
 
 UNKNOWN = "-"
+TERA = 10**12
 RUNGS = {
     "physical": "HBM on the package",
     "driver": "not seen by the driver",
@@ -22,6 +28,8 @@ RUNGS = {
     "graphs": "CUDA graphs, estimated",
     "kv": "KV pool",
 }
+# The words of verdict.answer.Origin, which is too heavy to load for a price.
+ORIGINS = ("computed", "simulated", "published", "measured", "assumed")
 HOLDS = {True: "yes", False: "no", None: "cannot be judged"}
 
 
@@ -38,6 +46,10 @@ def amount(value: float, unit: str) -> str:
         return units.memory(value)
     if unit == "B/s":
         return units.bandwidth(value)
+    if unit.startswith("bytes/s"):
+        return f"{units.bandwidth(value)}{plain(unit.removeprefix('bytes/s'))}"
+    if unit == "FLOP/s":
+        return f"{three(value / TERA)} TFLOP/s"
     if unit == "s":
         return units.seconds(value)
     if unit == "share":
@@ -62,7 +74,7 @@ def origin_of(kind: str, source: str) -> str:
     if not source:
         return kind
     told = plain(source)
-    return told if told.split(":")[0] in get_args(Origin) else f"{kind}: {told}"
+    return told if told.split(":")[0] in ORIGINS else f"{kind}: {told}"
 
 
 def rung(name: str) -> str:
@@ -148,6 +160,17 @@ def best(answer: Answer) -> tuple[Point, ...]:
             return tuple(point for point in found if point is not None)
     found_choice = chosen(answer)
     return (found_choice,) if found_choice else ()
+
+
+def held(answer: Answer, points: Sequence[Point]) -> tuple[Holding, ...]:
+    """What the ranks of these points hold, each once."""
+    found = [answer.holding(pool) for point in points for pool in point.deployment.pools]
+    return tuple({h.topology: h for h in found if h is not None}.values())
+
+
+def point(value: Point) -> str:
+    """A point's name where its load stands beside it."""
+    return plain(value.name.removesuffix(f" @ {value.load}"))
 
 
 def title(answer: Answer) -> str:

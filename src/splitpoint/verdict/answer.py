@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from splitpoint.inputs.deployment import Deployment, Routing
+from splitpoint.inputs.deployment import Deployment, Pool, Routing
 from splitpoint.inputs.plan import Plan
 from splitpoint.record import Record
 from splitpoint.run import Run
@@ -181,6 +181,14 @@ class Holding(Record, frozen=True, kw_only=True):
     fits: bool
 
 
+def holding_name(pool: Pool) -> str:
+    """The name of the holding of a pool's ranks: topology, drafts and token budget."""
+    engine = pool.engine
+    drafts = f" drafts={engine.drafts}" if engine.drafts else ""
+    budget = "" if engine.batched_tokens is None else f" budget={engine.batched_tokens:,}"
+    return f"{pool.topology}{drafts}{budget}"
+
+
 class WorkloadSummary(Record, frozen=True, kw_only=True):
     """The workload in numbers; `reuse_share` is with an infinite cache."""
 
@@ -217,6 +225,11 @@ class Answer(Record, frozen=True, kw_only=True):
     assumptions: tuple[Figure, ...]
     recipes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+    def holding(self, pool: Pool) -> Holding | None:
+        """What a rank of the pool holds; None where the answer does not list it."""
+        name = holding_name(pool)
+        return next((holding for holding in self.holdings if holding.topology == name), None)
 
 
 def answer(
