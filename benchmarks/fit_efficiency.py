@@ -178,19 +178,29 @@ def decode_sparse(rows: pd.DataFrame, dtype: Dtype) -> Operator:
     return _sparse(heads, dtype, context=context, sequences=batch)[1]
 
 
-def indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
-    """GLM-5's selector: 32 heads of 128 score every earlier token in fp8."""
+def prefill_indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
+    """GLM-5's selector of prompts: 32 heads of 128 score every earlier token in fp8."""
     batch, isl, step = columns(rows, "batch_size", "isl", "step")
     pairs = batch * (isl * step + isl * (isl + 1) / 2)
-    tile = np.where(isl > 1, 128.0, 1.0)
+    return _indexer("prefill_indexer", 32, pairs, 8.0 + 128 / 128, batch * isl)
+
+
+def decode_indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
+    """DeepSeek V4's selector over a paged cache: 64 heads of 128 score every fourth token."""
+    batch, isl, step = columns(rows, "batch_size", "isl", "step")
+    pairs = batch * (step + isl) / 4
+    return _indexer("decode_indexer", 64, pairs, 8.0 + 128, batch)
+
+
+def _indexer(kind: Kind, heads: int, pairs: Array, moved: float, parallel: Array) -> Operator:
     return Operator(
-        name="indexer",
-        kind="indexer",
+        name=kind,
+        kind=kind,
         dtype="fp8",
-        flops=2.0 * pairs * 32 * 128,
-        bytes=pairs * (8.0 + 128 / tile),
-        rows=isl,
-        parallel=batch * isl,
+        flops=2.0 * pairs * heads * 128,
+        bytes=pairs * moved,
+        rows=np.ones_like(pairs),
+        parallel=parallel,
     )
 
 
@@ -334,11 +344,18 @@ TABLES = (
         lambda rows: rows[(rows.isl == 1) & (rows.step >= 127)],
     ),
     Table(
-        "indexer",
+        "prefill_indexer",
         "sparse_attention/{engine}/*/glm5_mqa_logits_module_perf.parquet",
         "kv_cache_dtype",
-        indexer,
-        lambda rows: rows[rows.isl * rows.step >= 1024],
+        prefill_indexer,
+        lambda rows: rows[(rows.isl >= 128) & (rows.isl * rows.step >= 4096)],
+    ),
+    Table(
+        "decode_indexer",
+        "sparse_attention/{engine}/*/dsv4_paged_mqa_logits_module_perf.parquet",
+        "kv_cache_dtype",
+        decode_indexer,
+        lambda rows: rows[(rows.isl == 1) & (rows.step >= 512)],
     ),
     Table(
         "prefill_state",
@@ -436,7 +453,8 @@ FREE: dict[Kind, tuple[str, ...]] = {
     "decode_attention": PRODUCT,
     "decode_latent": PRODUCT,
     "decode_sparse": PRODUCT,
-    "indexer": ("compute", "memory", "launch", "sharpness"),
+    "prefill_indexer": ("compute", "memory", "launch", "sharpness"),
+    "decode_indexer": ("memory", "launch", "half_parallel"),
     "prefill_state": ("compute", "memory", "launch", "pad_rows", "half_parallel", "sharpness"),
     "decode_state": ("memory", "launch", "half_parallel"),
     "vector": ("memory", "launch"),

@@ -33,7 +33,8 @@ WALKS: frozenset[Kind] = frozenset(
         "decode_latent",
         "prefill_sparse",
         "decode_sparse",
-        "indexer",
+        "prefill_indexer",
+        "decode_indexer",
     }
 )
 

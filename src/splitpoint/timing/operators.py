@@ -42,7 +42,8 @@ Kind = Literal[
     "decode_latent",
     "prefill_sparse",
     "decode_sparse",
-    "indexer",
+    "prefill_indexer",
+    "decode_indexer",
     "prefill_state",
     "decode_state",
     "vector",
@@ -445,7 +446,7 @@ def _indexer(
         matmul("indexer.key", new, hidden, indexer.dim + indexer.heads, weights),
         Operator(
             name="indexer.prefill",
-            kind="indexer",
+            kind="prefill_indexer",
             dtype="fp8",
             flops=batch.pairs * score,
             # A float score per pair is written and read by the selection.
@@ -455,7 +456,7 @@ def _indexer(
         ),
         Operator(
             name="indexer.decode",
-            kind="indexer",
+            kind="decode_indexer",
             dtype="fp8",
             flops=batch.context * score * (1 + engine.drafts),
             bytes=batch.context * (indexer.dim + 8.0 * (1 + engine.drafts)),
