@@ -1,6 +1,6 @@
 """Figures: what they show, checked in the rows they are drawn from."""
 
-import csv
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -39,10 +39,8 @@ def strips(run: Run) -> list[dict[str, Any]]:
     """The rows of an occupancy figure."""
     spec = figures.occupancy(run).to_dict(validate=False)
     text = next(data for data in spec["datasets"].values() if isinstance(data, str))
-    return [
-        {"b": int(row["b"]), "u": float(row["u"]), "h": float(row["h"])}
-        for row in csv.DictReader(text.splitlines())
-    ]
+    found: list[dict[str, Any]] = json.loads(text)
+    return found
 
 
 @pytest.mark.parametrize("name", CHARTS)

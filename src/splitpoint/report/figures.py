@@ -4,6 +4,7 @@ Charts carry no neutral colours: `save` lays a light theme under them, the page 
 the reader's. The hues stand on white and on near-black alike and differ in shape or label too.
 """
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,8 +123,8 @@ def frontier(answer: Answer) -> "alt.LayerChart":
     names = (
         alt.Chart(rows)
         .transform_filter("datum.named")
-        .mark_text(align="center", dy=-12, fontSize=11)
-        .encode(x, y, text="deployment:N")
+        .mark_text(align="center", dy=-12, fontSize=11, fontWeight="bold")
+        .encode(x, y, text=alt.value("chosen"))
     )
     told = f"SLO: TPOT {words.seconds(asked)}"
     slo = alt.Chart(alt.InlineData(values=[{"user": 1 / asked, "told": told}]))
@@ -147,7 +148,7 @@ def _point_row(point: Point, chosen: str | None) -> dict[str, Any]:
         "arm": _arm(point),
         "ok": point.meets_slo,
         "named": point.name == chosen,
-        "deployment": words.plain(point.name),
+        "deployment": words.point(point),
         "load": words.plain(point.load),
         "GPUs": point.gpus,
         "total_tok/s/GPU": words.count(point.total_tok_s_gpu),
@@ -372,21 +373,20 @@ def occupancy(run: Run) -> "alt.LayerChart":
     pools = _pools(run)
     slots = min(SLOTS, MOST_ROWS // max(len(pools), 1))
     edges = np.linspace(0.0, max(run.duration_s, 1e-9), slots + 1)
-    lines = ["t,b,r,u,h"]
+    rows = []
     waits = False
     for strip, pool in enumerate(reversed(pools)):
         used, held = _peaks(run, pool, edges)
         waits = waits or bool(held.any())
         role = run.roles[run.instances.pool[pool]]
-        lines += [
-            f"{t:.6g},{strip},{role},{u:.3f},{h:.3f}"
-            for t, u, h in zip(edges[:-1], used, held, strict=True)
+        rows += [
+            {"t": float(f"{t:.6g}"), "b": strip, "r": role, "u": round(u, 3), "h": round(h, 3)}
+            for t, u, h in zip(edges[:-1].tolist(), used.tolist(), held.tolist(), strict=True)
         ]
-    # As text the rows are a third of the size, and Altair does not walk through them.
-    numbers = dict.fromkeys(("t", "b", "u", "h"), "number")
-    rows = alt.InlineData(
-        values="\n".join(lines), format=alt.CsvDataFormat(type="csv", parse=numbers)
-    )
+    # As text, since Altair would walk through every row; as JSON, since Vega reads CSV by eval,
+    # which the page forbids.
+    text = json.dumps(rows, separators=(",", ":"))
+    strips = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
     roles = list(dict.fromkeys(run.roles))
     hues = alt.Scale(
         domain=[*roles, HELD] if waits else roles,
@@ -394,7 +394,7 @@ def occupancy(run: Run) -> "alt.LayerChart":
     )
     x = alt.X("t:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
     area = (
-        alt.Chart(rows)
+        alt.Chart(strips)
         .transform_calculate(top=f"datum.b + {FILL} * datum.u", mid=f"datum.b + {FILL} * datum.h")
         .encode(x, y2="b:Q", detail="b:N")
     )

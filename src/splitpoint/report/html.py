@@ -166,8 +166,8 @@ def _why(answer: Answer) -> str:
                 "Each claim can be refuted by a measurement",
                 [
                     ("variable", ""),
-                    ("now", NUMBER),
-                    ("flips at", NUMBER),
+                    ("now", WORDS),
+                    ("flips at", WORDS),
                     ("claim", WORDS),
                     ("to refute it", WORDS),
                 ],
