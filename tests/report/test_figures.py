@@ -154,6 +154,15 @@ def test_a_slot_shows_its_highest_use_and_what_it_began_with(
     assert strip(run, monkeypatch, 5) == ([1.0, 0.4, 0.2, 0.6, 0.6], [0.1, 0.1, 0.0, 0.0, 0.0])
 
 
+def test_a_pool_without_a_change_point_is_an_empty_strip(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert strip(one_pool([], [], []), monkeypatch, 3) == ([0.0] * 3, [0.0] * 3)
+
+
+def test_cached_prefixes_stand_on_top_of_what_is_used() -> None:
+    found = strips(sample.run())
+    assert all(0 < row["c"] <= 1 - row["u"] + 0.03 for row in found if row["u"] < 0.9)
+
+
 def test_a_change_at_the_very_end_is_seen_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     run = one_pool([0.0, 10.0], [50, 0], [0, 0])
     assert strip(run, monkeypatch, 2)[0] == [0.5, 0.5]

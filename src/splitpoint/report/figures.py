@@ -7,7 +7,7 @@ the reader's. The hues stand on white and on near-black alike and differ in shap
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,18 @@ from splitpoint.verdict.answer import Answer, Holding, Point, Wall
 
 if TYPE_CHECKING:
     import altair as alt
+
+Column = NDArray[np.float64]
+
+
+class Shares(NamedTuple):
+    """Shares of a pool's usable blocks, one entry per slot of time: the highest `used` and `held`
+    of the slot, and what was `cached` at its start."""
+
+    used: Column
+    held: Column
+    cached: Column
+
 
 BLUE, ORANGE, PURPLE, GREY, RED = "#3a86c8", "#d9731a", "#9a5fb8", "#868d97", "#d1495b"
 ARMS = {"split": BLUE, "mixed": ORANGE}
@@ -51,7 +63,7 @@ POINT_TIPS = (
     "success",
 )
 STRIPS = (BLUE, PURPLE)
-HELD = "held for transfer"
+HELD, CACHED = "held for transfer", "cached prefixes"
 FILL = 0.9  # of a strip's height at full use
 # Pixels of a bar, of the row that also holds its name, and of the frontier.
 BAR, ROW, TALL = 15, 42, 380
@@ -365,59 +377,70 @@ def _sized(chart: "alt.LayerChart", height: int) -> "alt.LayerChart":
 
 
 def occupancy(run: Run) -> "alt.LayerChart":
-    """KV use of every pool over time, one strip each: what requests hold, and the part of it that
-    finished prefills hold for their transfer. A strip shows the highest use in each slot of time.
-    """
+    """KV use of every pool over time, one strip each: what requests hold, the part of it that
+    finished prefills hold for their transfer, and on top free blocks that still cache a prefix.
+    A strip shows the highest use in each slot of time."""
     import altair as alt
 
     pools = _pools(run)
     slots = min(SLOTS, MOST_ROWS // max(len(pools), 1))
     edges = np.linspace(0.0, max(run.duration_s, 1e-9), slots + 1)
     rows = []
-    waits = False
     for strip, pool in enumerate(reversed(pools)):
-        used, held = _peaks(run, pool, edges)
-        waits = waits or bool(held.any())
         role = run.roles[run.instances.pool[pool]]
+        found = _shares(run, pool, edges)
+        columns = (edges[:-1], found.used, found.held, found.cached)
         rows += [
-            {"t": float(f"{t:.6g}"), "b": strip, "r": role, "u": round(u, 3), "h": round(h, 3)}
-            for t, u, h in zip(edges[:-1].tolist(), used.tolist(), held.tolist(), strict=True)
+            {"t": t, "b": strip, "r": role, "u": u, "h": h, "c": c}
+            for t, u, h, c in zip(*(column.round(3).tolist() for column in columns), strict=True)
         ]
     # As text, since Altair would walk through every row; as JSON, since Vega reads CSV by eval,
     # which the page forbids.
     text = json.dumps(rows, separators=(",", ":"))
     strips = alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
-    roles = list(dict.fromkeys(run.roles))
-    hues = alt.Scale(
-        domain=[*roles, HELD] if waits else roles,
-        range=[*STRIPS[: len(roles)], ORANGE] if waits else list(STRIPS[: len(roles)]),
-    )
+    colours = dict(zip(dict.fromkeys(run.roles), STRIPS, strict=False))
+    parts = {"h": HELD, "c": CACHED}
+    present = [key for key in parts if any(row[key] for row in rows)]
+    colours |= {parts[key]: {"h": ORANGE, "c": GREY}[key] for key in present}
     x = alt.X("t:Q", title="seconds", scale=alt.Scale(nice=False), axis=alt.Axis(tickCount=8))
     area = (
         alt.Chart(strips)
-        .transform_calculate(top=f"datum.b + {FILL} * datum.u", mid=f"datum.b + {FILL} * datum.h")
-        .encode(x, y2="b:Q", detail="b:N")
+        .transform_calculate(
+            used=f"datum.b + {FILL} * datum.u",
+            h_top=f"datum.b + {FILL} * datum.h",
+            c_top=f"datum.b + {FILL} * min(1, datum.u + datum.c)",
+        )
+        .encode(x, detail="b:N")
     )
-    used_area = area.mark_area(interpolate="step-after").encode(
-        alt.Y("top:Q", title=None, axis=_strip_axis(run, pools), scale=_strips(len(pools))),
-        alt.Color("r:N", title=None, scale=hues),
+    tips = {"u": "KV used", "h": HELD, "c": CACHED}
+    used = area.mark_area(interpolate="step-after").encode(
+        alt.Y("used:Q", title=None, axis=_strip_axis(run, pools), scale=_strips(len(pools))),
+        alt.Color(
+            "r:N",
+            title=None,
+            scale=alt.Scale(domain=list(colours), range=list(colours.values())),
+            legend=alt.Legend(symbolOpacity=1),
+        ),
+        y2="b:Q",
         tooltip=[
             alt.Tooltip("t:Q", title="second"),
-            alt.Tooltip("u:Q", title="KV used", format=".0%"),
-            alt.Tooltip("h:Q", title=HELD, format=".0%"),
+            *(alt.Tooltip(f"{key}:Q", title=name, format=".0%") for key, name in tips.items()),
         ],
     )
-    held_area = area.mark_area(interpolate="step-after").encode(
-        alt.Y("mid:Q"), color=alt.datum(HELD)
-    )
+    bases = {"h": "b:Q", "c": "used:Q"}
+    extra = [
+        area.mark_area(interpolate="step-after", opacity=1 if key == "h" else 0.45).encode(
+            alt.Y(f"{key}_top:Q"), y2=bases[key], color=alt.datum(parts[key])
+        )
+        for key in present
+    ]
     ceilings = (
         alt.Chart(alt.InlineData(values=[{"c": i + FILL} for i in range(len(pools))]))
         .mark_rule(strokeWidth=0.5, opacity=0.6)
         .encode(y="c:Q")
     )
-    layers = [used_area, held_area, ceilings] if waits else [used_area, ceilings]
     each = max(min(44, 900 // max(len(pools), 1)), 14)
-    return _sized(alt.layer(*layers), each * len(pools))
+    return _sized(alt.layer(used, *extra, ceilings), each * len(pools))
 
 
 def _strips(count: int) -> "alt.Scale":
@@ -461,10 +484,8 @@ def pool_name(run: Run, pool: int) -> str:
     return f"{run.roles[found.pool[pool]]} {number}{rank}"
 
 
-def _peaks(
-    run: Run, pool: int, edges: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Highest used and held shares of one pool in each slot between the edges.
+def _shares(run: Run, pool: int, edges: Column) -> Shares:
+    """Shares of one pool in each slot between the edges.
 
     A value holds from its change point on, so a slot also sees what held at its start.
     """
@@ -474,13 +495,18 @@ def _peaks(
     starts = np.searchsorted(times, edges[:-1], side="right") - 1
     slot = np.searchsorted(edges, times, side="right") - 1
     inside = (slot >= 0) & (slot < len(edges) - 1)
-    shares = []
-    for column in (run.series.kv_used, run.series.held):
-        values = column[rows] / blocks
-        peaks = np.where(starts >= 0, values[np.maximum(starts, 0)] if len(values) else 0.0, 0.0)
-        np.maximum.at(peaks, slot[inside], values[inside])
-        shares.append(peaks)
-    return shares[0], shares[1]
+
+    def begun(column: NDArray[np.int32]) -> Column:
+        values = np.append(column[rows] / blocks, 0.0)  # nothing yet is the last entry
+        return values[np.where(starts >= 0, starts, len(rows))]
+
+    def peaks(column: NDArray[np.int32]) -> Column:
+        found = begun(column)
+        np.maximum.at(found, slot[inside], column[rows][inside] / blocks)
+        return found
+
+    series = run.series
+    return Shares(peaks(series.kv_used), peaks(series.held), begun(series.kv_cached))
 
 
 def save(chart: "alt.LayerChart", path: Path) -> None:

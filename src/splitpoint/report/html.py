@@ -374,8 +374,9 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
             charts.figure(
                 figures.occupancy(run),
                 f"KV use of each pool over time. {used}",
-                "One strip a pool; a full strip touches the line above it. Each slot of time "
-                f"shows its highest use.{note}",
+                "One strip a pool; a full strip touches the line above it. Cached prefixes are "
+                "free blocks that a hit can still use. Each slot of time shows its highest "
+                f"use.{note}",
             )
         )
     return "".join(parts)
