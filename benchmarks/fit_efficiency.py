@@ -267,9 +267,12 @@ def _shapes(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _balanced(rows: pd.DataFrame) -> pd.DataFrame:
     spread = rows[(rows.distribution == "balanced") & ~rows.kernel_source.str.contains("nongated")]
-    # Engines choose among kernels by shape; the one that most rows ran with speaks for them.
-    chosen = spread.groupby("moe_dtype").kernel_source.agg(lambda names: names.mode()[0])
-    spread = spread[spread.kernel_source == spread.moe_dtype.map(chosen)]
+    # Engines choose among kernels: the fastest of a shape speaks for it, then the commonest of a
+    # dtype for all (the others serve shapes that it cannot).
+    shape = [c for c in spread.columns if c not in ("latency", "kernel_source", "version")]
+    spread = spread.sort_values("latency").drop_duplicates(shape).sort_index()
+    usual = spread.groupby("moe_dtype").kernel_source.agg(lambda names: names.mode()[0])
+    spread = spread[spread.kernel_source == spread.moe_dtype.map(usual)]
     # Two-matrix experts (Nemotron) are listed without saying so.
     spread = spread[~spread.inter_size.isin([1856, 2688])]
     return spread[spread.num_tokens * spread.topk >= spread.moe_ep_size]
