@@ -114,6 +114,12 @@ def test_a_point_without_a_median_tpot_is_left_out() -> None:
     assert not any(row.get("deployment") == "endless" for row in found)
 
 
+def test_layers_without_a_row_are_not_drawn() -> None:
+    point = sample.point(sample.MIXED, meets=False, name="alone")
+    spec = figures.frontier(sample.answer(points=(point,))).to_dict(validate=False)
+    assert not any("filter" in str(layer.get("transform")) for layer in spec["layer"])
+
+
 def test_the_parts_of_a_bar_sum_to_the_number_behind_it() -> None:
     found = rows(CHARTS["ttft"]())
     for name in {row["row"] for row in found}:

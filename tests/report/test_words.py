@@ -44,6 +44,7 @@ def test_margins_carry_their_sign(value: float | None, told: str) -> None:
         (1.12, "of its pools", "112.0% of its pools"),
         (1450.0, "FLOP/B", "1,450 FLOP/B"),
         (math.inf, "s", "-"),
+        (-3e-17, "s", "0 s"),
         (148e12, "FLOP/s", "148 TFLOP/s"),
         (3.15e11, "bytes/s between two instances", "315 GB/s between two instances"),
     ],

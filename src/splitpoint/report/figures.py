@@ -144,7 +144,12 @@ def frontier(answer: Answer) -> "alt.LayerChart":
     label = slo.mark_text(align="left", baseline="bottom", dx=4, dy=-3, fontSize=11).encode(
         x, y=alt.value(TALL), text="told:N"
     )
-    return _sized(alt.layer(rule, label, line, hollow, filled, names), TALL)
+    layers = [rule, label, line, hollow]
+    if any(p.meets_slo for p in points):
+        layers.append(filled)
+    if any(p.name == answer.verdict.chosen for p in points):
+        layers.append(names)
+    return _sized(alt.layer(*layers), TALL)
 
 
 def _point_tips() -> "list[alt.Tooltip]":
@@ -429,7 +434,7 @@ def occupancy(run: Run) -> "alt.LayerChart":
     )
     bases = {"h": "b:Q", "c": "used:Q"}
     extra = [
-        area.mark_area(interpolate="step-after", opacity=1 if key == "h" else 0.45).encode(
+        area.mark_area(interpolate="step-after", fillOpacity=1 if key == "h" else 0.45).encode(
             alt.Y(f"{key}_top:Q"), y2=bases[key], color=alt.datum(parts[key])
         )
         for key in present

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from splitpoint.verdict.answer import Answer, Figure, Holding, Point
 
 UNKNOWN = "-"
-TERA = 10**12
+TERA, NANO = 1e12, 1e-9
 RUNGS = {
     "physical": "HBM on the package",
     "driver": "not seen by the driver",
@@ -51,7 +51,7 @@ def amount(value: float, unit: str) -> str:
     if unit == "FLOP/s":
         return f"{three(value / TERA)} TFLOP/s"
     if unit == "s":
-        return units.seconds(value)
+        return seconds(value)
     if unit == "share":
         return units.percent(value)
     if unit.startswith("of "):
@@ -94,8 +94,10 @@ def three(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """A time, or a dash where there is none."""
-    return units.seconds(value) if math.isfinite(value) else UNKNOWN
+    """A time, or a dash where there is none; what rounding left below a nanosecond is nothing."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    return units.seconds(value if abs(value) >= NANO else 0.0)
 
 
 def count(value: float) -> str:
