@@ -26,6 +26,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
     help="Should prefill and decode run on different GPUs? How many, in which topology, "
     "and what breaks first?",
 )

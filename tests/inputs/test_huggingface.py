@@ -725,15 +725,19 @@ class _Hub(http.server.BaseHTTPRequestHandler):
         """Nothing: the test's output is no place for an access log."""
 
 
-@pytest.fixture
-def hub() -> Iterator[str]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Hub)
+def _served(handler: type[_Hub]) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    yield from _served(_Hub)
 
 
 def test_a_hub_id_is_fetched_and_a_failure_is_one_line(hub: str, tmp_path: Path) -> None:
@@ -755,6 +759,46 @@ def test_a_hub_id_is_fetched_and_a_failure_is_one_line(hub: str, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first == "16" and second.startswith("org/absent: the hub did not give it")
+
+
+class _BusyHub(_Hub):
+    """A hub that is there and serves nobody; it counts who asks."""
+
+    asked = 0
+
+    def _answer(self, body: bool) -> None:
+        type(self).asked += 1
+        self.send_response(503)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+
+@pytest.fixture
+def busy_hub() -> Iterator[str]:
+    yield from _served(_BusyHub)
+
+
+def test_a_hub_that_does_not_answer_is_left_at_once_and_its_cache_serves(
+    hub: str, busy_hub: str, tmp_path: Path
+) -> None:
+    def said(endpoint: str, source: str) -> str:
+        code = (
+            "from splitpoint.inputs.huggingface import load_model\n"
+            "from splitpoint.errors import PlanError\n"
+            f"try:\n    print(load_model({source!r}).layers[0].ffn.count)\n"
+            "except PlanError as e:\n    print(e)\n"
+        )
+        told = {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(
+            command, env={**os.environ, **told}, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert said(hub, "org/fresh") == "16"
+    assert "the hub did not give it" in said(busy_hub, "org/other")
+    assert _BusyHub.asked <= 2  # the client's own download asks seven times, for 25 seconds
+    assert said(busy_hub, "org/fresh") == "16"
 
 
 # Hostile values

@@ -192,13 +192,43 @@ def test_a_thousand_layouts_take_under_two_seconds_of_cpu() -> None:
     assert time.process_time() - start < 2.0
 
 
-def test_pricing_loads_no_heavy_library() -> None:
+HEAVY = "{'numpy', 'numba', 'altair', 'pandas', 'pyarrow', 'huggingface_hub'}"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["price", "Qwen/Qwen3-30B-A3B", "--gpu", "H20"],
+        ["price", "Qwen/Qwen3-30B-A3B", "--gpu", "H20", "--compare", "tp1 tp2"],
+        ["price", "Qwen/Qwen3-30B-A3B", "--gpu", "H20", "--json"],
+    ],
+    ids=["table", "compare", "json"],
+)
+def test_the_price_command_loads_no_heavy_library(words: list[str]) -> None:
     code = (
-        "import sys; import splitpoint.pricing.price; "
-        "print(sorted({'numpy', 'numba', 'altair', 'typer', 'yaml'} & set(sys.modules)))"
+        "import sys\n"
+        "from splitpoint.cli import main\n"
+        f"sys.argv = ['splitpoint', *{words!r}]\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert not left.code\n"
+        f"print(sorted({HEAVY} & set(sys.modules)), file=sys.stderr)\n"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert shown.stdout.strip() == "[]"
+    assert "Qwen3-30B-A3B" in shown.stdout
+    assert shown.stderr.strip() == "[]"
+
+
+def test_help_loads_neither_rooms_nor_markup() -> None:
+    code = (
+        "import sys\n"
+        "from splitpoint.cli import main\n"
+        "sys.argv = ['splitpoint', '--help']\n"
+        "try:\n    main()\nexcept SystemExit as left:\n    assert not left.code\n"
+        "rooms = {'splitpoint.inputs', 'splitpoint.pricing', 'rich.markdown'}\n"
+        "print(sorted(rooms & set(sys.modules)), file=sys.stderr)\n"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage" in shown.stdout
+    assert shown.stderr.strip() == "[]"
 
 
 @pytest.mark.parametrize(

@@ -156,7 +156,7 @@ def ladder(
         if "weights" in given
         else Rung(
             name="weights",
-            bytes=weight_bytes(model, topology, engine),
+            bytes=weight_bytes(model, gpu, topology, engine),
             origin="computed",
             source="parameters by kind and dtype, as the engine shards them",
         )
@@ -188,9 +188,9 @@ def physical_bytes(gpu: Gpu) -> int:
     return max(round(gpu.marketed_gb * GIB), gpu.hbm)
 
 
-def weight_bytes(model: Model, topology: Topology, engine: Engine) -> int:
+def weight_bytes(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> int:
     """Bytes of weights on the heaviest rank, draft layers inside when the engine drafts."""
-    return rank_weights(model, topology, drafts=engine.drafts > 0).total
+    return rank_weights(model, topology, drafts=engine.drafts > 0, engine=engine, gpu=gpu).total
 
 
 def activation_bytes(

@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from splitpoint.record import Record
 
 FACTS = Path(__file__).resolve().parents[2] / "facts" / "models"
 MAX_BYTES = 32 * 2**20  # assumed: ten times the largest published config.json
+HUB_TIMEOUT = 5.0  # seconds, assumed: half of the hub client's own default
 HUB_ID = re.compile(r"^[\w.-]{1,96}/[\w.-]{1,96}$")
 
 
@@ -151,27 +153,38 @@ def read_json(path: Path) -> Mapping[str, object]:
 
 
 def _from_hub(source: str) -> Model:
-    """Fetch config.json, and hf_quant_config.json where there is one."""
     import logging
-
-    import huggingface_hub
-    from huggingface_hub.errors import EntryNotFoundError
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     try:
-        path = huggingface_hub.hf_hub_download(source, "config.json", etag_timeout=10)
-    except Exception as error:  # the hub client raises a dozen kinds, requests' among them
+        path = _fetched(source)
+    except Exception as error:  # the hub client raises a dozen kinds, its transport's among them
         reason = " ".join(str(error).split()) or type(error).__name__
         raise PlanError(source, f"the hub did not give it: {reason[:160]}", _hint(source)) from None
-    quant: Mapping[str, object] | None = None
+    beside = path.with_name("hf_quant_config.json")
+    quant = read_json(beside) if beside.is_file() else None
+    return from_config(read_json(path), f"{source}/config.json", source, quant)
+
+
+def _fetched(source: str) -> Path:
+    """Fetch config.json, and hf_quant_config.json beside it where there is one.
+
+    The hub is asked briefly first, since a download from a hub out of reach retries for 25 s; then
+    what the hub's cache on this disk holds is taken.
+    """
+    import huggingface_hub as hub
+    from huggingface_hub.errors import EntryNotFoundError, RepositoryNotFoundError
+
     try:
-        beside = huggingface_hub.hf_hub_download(source, "hf_quant_config.json", etag_timeout=10)
-        quant = read_json(Path(beside))
-    except EntryNotFoundError:
-        quant = None
-    except PlanError:
+        hub.get_hf_file_metadata(hub.hf_hub_url(source, "config.json"), timeout=HUB_TIMEOUT)
+    except (EntryNotFoundError, RepositoryNotFoundError):
         raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise PlanError(source, f"hf_quant_config.json: {reason[:160]}") from None
-    return from_config(read_json(Path(path)), f"{source}/config.json", source, quant)
+    except Exception:
+        cached = hub.try_to_load_from_cache(source, "config.json")
+        if isinstance(cached, str):
+            return Path(cached)
+        raise
+    path = Path(hub.hf_hub_download(source, "config.json", etag_timeout=HUB_TIMEOUT))
+    with suppress(EntryNotFoundError):
+        hub.hf_hub_download(source, "hf_quant_config.json", etag_timeout=HUB_TIMEOUT)
+    return path
