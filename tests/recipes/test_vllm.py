@@ -255,6 +255,17 @@ def test_the_readme_holds_the_prediction_of_the_choice() -> None:
     assert "KV transfer bandwidth 3.5 GB/s" in readme
 
 
+def test_inputs_longer_than_the_engine_takes_are_told() -> None:
+    made = serving("m", sample.H20, sample.MIXED)
+    long = msgspec.structs.replace(made, input_p99=131_792.0)
+    assert "refuses longer requests" not in vllm.files(long)["README.md"]
+    short = msgspec.structs.replace(sample.ENGINE, max_len=40_960)
+    pools = tuple(msgspec.structs.replace(p, engine=short) for p in sample.MIXED.pools)
+    cut = msgspec.structs.replace(long, deployment=Deployment(pools=pools))
+    readme = vllm.files(cut)["README.md"]
+    assert "reach 131,792 tokens (p99), `--max-model-len` is 40,960" in readme
+
+
 def test_the_same_deployment_gives_the_same_files() -> None:
     made = serving("m", GB300, PUBLISHED)
     assert vllm.files(made) == vllm.files(made)

@@ -196,7 +196,7 @@ def _loads(workload: Workload) -> list[list[str]]:
 
 def _notes(made: Serving, nodes: int, routed: bool) -> str:
     deployment = made.deployment
-    notes = []
+    notes = _too_long(made)
     left = _left_open(deployment.pools)
     if left:
         notes.append(f"Left to the engine's defaults: {', '.join(left)}.")
@@ -241,6 +241,19 @@ def _notes(made: Serving, nodes: int, routed: bool) -> str:
             "nothing asks for a key."
         )
     return "## Good to know\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
+
+
+def _too_long(made: Serving) -> list[str]:
+    limits = [pool.engine.max_len for pool in made.deployment.pools]
+    shortest = min((limit for limit in limits if limit is not None), default=None)
+    if shortest is None or made.input_p99 <= shortest:
+        return []
+    return [
+        f"The workload's inputs reach {units.count(made.input_p99)} tokens (p99), "
+        f"`--max-model-len` is {units.count(shortest)}: the engine refuses longer requests, which "
+        "the simulation served. Raise it behind run.sh, with the scaling of positions that the "
+        "model's authors name (`--hf-overrides`), or cut the trace."
+    ]
 
 
 def _left_open(pools: Sequence[Pool]) -> list[str]:

@@ -19,7 +19,8 @@ CONFIG = "config.json"
 class Serving(Record, frozen=True, kw_only=True):
     """A deployment to launch. `model` is what the engine loads: a hub id or a folder of weights.
 
-    `points` are its predictions, one per load; empty where nothing was simulated.
+    `points` are its predictions, one per load; empty where nothing was simulated. `input_p99`:
+    the 99th percentile of the workload's inputs, in tokens (0: unknown).
     """
 
     model: str
@@ -31,6 +32,7 @@ class Serving(Record, frozen=True, kw_only=True):
     points: tuple[Point, ...] = ()
     holdings: tuple[Holding, ...] = ()
     rests_on: tuple[str, ...] = ()
+    input_p99: float = 0.0
 
 
 def serving(model: str, gpu: Gpu, deployment: Deployment) -> Serving:
@@ -70,5 +72,6 @@ def of_point(answer: Answer, name: str | None = None) -> Serving:
         plan=answer.plan,
         points=tuple(p for p in answer.points if p.deployment == point.deployment),
         holdings=tuple(holding for holding in held if holding is not None),
+        input_p99=answer.workload.isl_p99,
         rests_on=answer.verdict.rests_on if wanted == answer.verdict.chosen else (),
     )
