@@ -255,6 +255,12 @@ def test_the_readme_holds_the_prediction_of_the_choice() -> None:
     assert "KV transfer bandwidth 3.5 GB/s" in readme
 
 
+def test_a_few_failures_do_not_round_to_success() -> None:
+    point = sample.point(sample.MIXED, name="8xTP1 prefix_aware", success=0.9999)
+    made = of_point(sample.answer(points=(point,)))
+    assert "| 93.0% | >99.9% |" in vllm.files(made)["README.md"]
+
+
 def test_inputs_longer_than_the_engine_takes_are_told() -> None:
     made = serving("m", sample.H20, sample.MIXED)
     long = msgspec.structs.replace(made, input_p99=131_792.0)

@@ -199,6 +199,13 @@ def test_an_answer_without_points_is_a_page_too() -> None:
     assert "None: no deployment was chosen." in text
 
 
+def test_without_a_choice_the_nearest_of_each_arm_stand_in_front() -> None:
+    verdict = msgspec.structs.replace(sample.VERDICT, choice="neither", chosen=None)
+    page = html.page(sample.answer(verdict=verdict), {})
+    front = page[: page.index("<main>")]
+    assert "nearest split" in front and "nearest mixed" in front and "84.0%" in front
+
+
 def test_runs_that_are_not_at_hand_leave_their_figure_out() -> None:
     assert "KV use over time" not in html.page(sample.answer(), {})
 

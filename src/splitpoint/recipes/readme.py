@@ -98,8 +98,8 @@ def _expect(made: Serving) -> str:
             units.count(point.total_tok_s_gpu),
             units.count(point.output_tok_s_gpu),
             f"{point.interactivity:.1f}",
-            units.percent(point.attainment),
-            units.percent(point.success),
+            _share(point.attainment),
+            _share(point.success),
         ]
         for point in made.points
     ]
@@ -128,6 +128,12 @@ def _expect(made: Serving) -> str:
 
 def _spread(values: Sequence[float]) -> str:
     return " / ".join(units.seconds(value) for value in values)
+
+
+def _share(share: float) -> str:
+    """A share that rounds to all says so only if it is all."""
+    told = units.percent(share)
+    return ">99.9%" if told == "100.0%" and share < 1 else told
 
 
 def _measure(made: Serving) -> str:

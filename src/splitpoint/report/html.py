@@ -110,6 +110,15 @@ def _header(answer: Answer, nav: str) -> str:
             ("within the SLO", words.percent(point.attainment), ""),
             ("success", words.percent(point.success), ""),
         ]
+    else:
+        for near in words.best(answer):
+            arm = "split" if near.deployment.split else "mixed"
+            keys += [
+                (f"nearest {arm}", words.point(near), "wide"),
+                ("within the SLO", words.percent(near.attainment), ""),
+                (f"TTFT {at}", words.seconds(near.ttft.at_slo), ""),
+                (f"TPOT {at}", words.seconds(near.tpot.at_slo), ""),
+            ]
     cards = "".join(
         f'<div class="{kind}"><dt>{_e(name)}</dt><dd>{_e(value)}</dd></div>'
         for name, value, kind in keys
