@@ -12,7 +12,8 @@ class PlanError(Exception):
         self.where = where
         self.what = what
         self.hint = hint
-        super().__init__(str(self))
+        # The three parts, so that the error survives the way back from a worker process.
+        super().__init__(where, what, hint)
 
     def __str__(self) -> str:
         tail = f" ({self.hint})" if self.hint else ""

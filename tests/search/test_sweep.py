@@ -1,9 +1,12 @@
 """Sweeps: the same results whatever the number of processes, and errors that are not swallowed."""
 
+import os
+import signal
+
 import pytest
 
 from splitpoint import metrics
-from splitpoint.errors import PlanError
+from splitpoint.errors import OutsideError, PlanError
 from splitpoint.run import Run
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import candidate_of, world
@@ -68,3 +71,14 @@ def test_an_error_of_one_job_ends_the_sweep(workers: int) -> None:
 
 def test_no_jobs_are_no_results() -> None:
     assert sweep([], TRACES, boiled) == ()
+
+
+def dying(job: Job, run: Run) -> None:
+    """A measure that takes its process with it, as the kernel does when memory is short."""
+    if "random" in job.name:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_dies_is_an_error_outside() -> None:
+    with pytest.raises(OutsideError, match="out of memory"):
+        sweep(jobs(), TRACES, dying, workers=2)

@@ -72,14 +72,22 @@ def test_the_best_of_an_arm_keeps_to_what_counts_first() -> None:
     late = other(MIXED, name="late", meets_slo=False, goodput_s=50.0)
     slow = other(MIXED, name="slow", goodput_s=5.0)
     calm = other(MIXED, name="calm", interactivity=80.0, goodput_s=7.9)
-    assert best([late, slow, MIXED, calm]) == calm
-    assert best([]) is None
+    assert best([late, slow, MIXED, calm], SLO) == calm
+    assert best([], SLO) is None
+
+
+def test_where_none_meets_the_slo_the_nearest_is_best() -> None:
+    # Shares of 10% and 9% of 1,000 are alike; 12 s are 6 x the TTFT, 0.2 s are 4 x the TPOT.
+    late = other(MIXED, name="late", meets_slo=False, attainment=0.10, ttft=flat(12.0))
+    slow = other(MIXED, name="slow", meets_slo=False, attainment=0.09, tpot=flat(0.2))
+    rare = other(MIXED, name="rare", meets_slo=False, attainment=0.01, goodput_s=99.0)
+    assert best([late, slow, rare], SLO) == slow
 
 
 @given(st.permutations(["a", "b", "c"]))
 def test_the_best_does_not_depend_on_the_order(order: list[str]) -> None:
     points = {name: other(MIXED, name=name) for name in order}
-    found = best([points[name] for name in order])
+    found = best([points[name] for name in order], SLO)
     assert found is not None and found.name == "a"
 
 

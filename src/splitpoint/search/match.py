@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 
 import numpy as np
+from msgspec.structs import replace
 
 from splitpoint.inputs.workload import Slo
 from splitpoint.pricing.handoff import refusal
@@ -84,9 +85,10 @@ def matched(
     apart: Sequence[Instance],
     gpus: int,
     all_gpus: bool,
+    per_arm: int = PER_ARM,
 ) -> Matched:
-    """The deployments worth simulating under a load: the best of each arm on the whole budget,
-    and, unless `all_gpus`, on the number of GPUs that does most per GPU.
+    """The deployments worth simulating under a load: the `per_arm` best of each arm on the whole
+    budget, and, unless `all_gpus`, on the number of GPUs that does most per GPU.
 
     `mixed` are the instances of mixed deployments, `apart` those of split ones; either may be
     empty.
@@ -112,7 +114,7 @@ def matched(
         estimate
         for arm in (together, split)
         for count in counts
-        for estimate in _best([e for e in arm if e.gpus == count], PER_ARM // len(counts))
+        for estimate in _best([e for e in arm if e.gpus == count], per_arm // len(counts))
     ]
     kept = set(map(id, chosen))
     rest = [estimate for estimate in (*together, *split) if id(estimate) not in kept]
@@ -121,6 +123,13 @@ def matched(
         pruned=tuple(sorted(rest, key=_by_rate)),
         refused=tuple(refused),
     )
+
+
+def calibrated(profile: Profile, hit_share: float) -> Profile:
+    """The profile with the share of input tokens that a simulated cache held, in place of an
+    infinite one's: new = isl (1 - share), pairs = new isl - new^2 / 2."""
+    new = max(profile.isl * (1 - hit_share), 1.0)
+    return replace(profile, new_tokens=new, pairs=new * profile.isl - new * new / 2)
 
 
 def _by_rate(estimate: Estimate) -> tuple[bool, float, float]:

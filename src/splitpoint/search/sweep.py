@@ -10,8 +10,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from splitpoint.errors import OutsideError
 from splitpoint.inputs.trace import Trace
 from splitpoint.record import Record
 from splitpoint.run import Run
@@ -82,6 +84,10 @@ def _apart(
             ended, _ = wait(waiting, return_when=FIRST_COMPLETED)
             for future in ended:
                 yield waiting.pop(future), future.result()
+    except BrokenProcessPool:
+        raise OutsideError(
+            "a simulating process ended without a result; was the machine out of memory?"
+        ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -31,17 +31,18 @@ class Judgement(Record, frozen=True, kw_only=True):
     lead: float
 
 
-def best(points: Sequence[Point]) -> Point | None:
+def best(points: Sequence[Point], slo: Slo) -> Point | None:
     """The best point of an arm: what counts, one after the other, ties within noise passed on;
-    at last the quicker pace, the earlier first token and the name."""
-    if not points:
-        return None
-    left = [point for point in points if point.meets_slo] or list(points)
-    left = _near(left, _goodput_gpu, THROUGHPUT_NOISE)
-    leader = max(left, key=lambda point: point.attainment)
-    left = [
-        point for point in left if leader.attainment - point.attainment <= _chance(leader, point)
-    ]
+    at last the quicker pace, the earlier first token and the name.
+
+    Where none meets the SLO, the one that comes nearest: by attainment, then by how far TTFT or
+    TPOT at the SLO's percentile is over it.
+    """
+    able = [point for point in points if point.meets_slo]
+    if not able:
+        near = _likely(points)
+        return min(near, key=lambda point: (_excess(point, slo), point.name), default=None)
+    left = _likely(_near(able, _goodput_gpu, THROUGHPUT_NOISE))
     left = _near(left, _output_gpu, THROUGHPUT_NOISE)
     return min(left, key=lambda point: (-point.interactivity, point.ttft.at_slo, point.name))
 
@@ -74,7 +75,7 @@ def comparison(
 
     `routing`: the one that both arms use; None: each at its best.
     """
-    one, other = best(split), best(mixed)
+    one, other = best(split, slo), best(mixed, slo)
     found = judged(one, other)
     return Comparison(
         basis="each at its best routing" if routing is None else "equal routing",
@@ -110,6 +111,19 @@ def _near(points: Sequence[Point], measure: Callable[[Point], float], noise: flo
     """The points within `noise` of the highest."""
     floor = max(map(measure, points)) * (1 - noise)
     return [point for point in points if measure(point) >= floor]
+
+
+def _likely(points: Sequence[Point]) -> list[Point]:
+    """The points whose attainment chance alone may tell from the highest."""
+    if not points:
+        return []
+    leader = max(points, key=lambda point: point.attainment)
+    return [p for p in points if leader.attainment - p.attainment <= _chance(leader, p)]
+
+
+def _excess(point: Point, slo: Slo) -> float:
+    """How many times the SLO's TTFT or TPOT a point takes, the worse of the two."""
+    return max(point.ttft.at_slo / slo.ttft_s, point.tpot.at_slo / slo.tpot_s)
 
 
 def _chance(one: Point, other: Point) -> float:

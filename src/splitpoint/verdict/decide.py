@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.trace import describe
+from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.frontier import frontier
@@ -42,27 +43,32 @@ from splitpoint.verdict.compare import best, comparison
 from splitpoint.verdict.conditions import decode_bound, prefill_bound, transfer_pays, walls_hold
 from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
-from splitpoint.verdict.trials import field, neighbours
+from splitpoint.verdict.trials import Field, fewer, field, neighbours
 from splitpoint.verdict.turnover import Arm, Turnover, turnover
 from splitpoint.verdict.walls import walls
 from splitpoint.verdict.words import spoken
 
 # Steps that each arm's best deployment may climb to a better neighbour.
 CLIMBS = 3
+# Rows of requests, over all runs, up to which whole runs are kept (about 100 bytes a row); beyond,
+# those to show are simulated once more.
+KEPT_ROWS = 2_000_000
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """What was simulated so far, by name, and what was left out."""
+    """What was simulated so far, by name, and what was left out. `runs` holds whole runs as long
+    as they are small together."""
 
     trials: dict[str, Trial]
     points: dict[str, Point]
     rejected: tuple[Rejected, ...]
+    runs: dict[str, Run]
 
     def under(self, load: str) -> list[Point]:
         """The points of a load."""
         return [found for found in self.points.values() if found.load == load]
 
-    def rivals(self, load: str) -> "Rivals":
+    def rivals(self, load: str, slo: Slo) -> "Rivals":
         """The points of a load on as many GPUs as its best one, taken among the counts that both
         arms reach where there are such."""
         ours = self.under(load)
@@ -70,7 +76,7 @@ class Tried(Record, frozen=True, kw_only=True):
             {found.gpus for found in ours if found.deployment.split is arm} for arm in (True, False)
         ]
         shared = counts[0] & counts[1] or counts[0] | counts[1]
-        leader = best([found for found in ours if found.gpus in shared])
+        leader = best([found for found in ours if found.gpus in shared], slo)
         level = [found for found in ours if leader is not None and found.gpus == leader.gpus]
         return Rivals(
             split=tuple(found for found in level if found.deployment.split),
@@ -98,19 +104,25 @@ def decided(
     plan: Plan, *, base: Path, progress: Progress | None = None, workers: int | None = None
 ) -> tuple[Answer, dict[str, Run]]:
     """The answer to a plan, and the runs of the points that its figures show, by point name."""
-    tell: Progress = progress or (lambda _stage, _share: None)
+
+    def tell(stage: str, share: float) -> None:
+        if progress is not None:
+            # Rounded, so that sums of shares never step back by a last digit.
+            progress(stage, round(share, 6))
+
     tell("reading", 0.0)
     case = case_of(plan, base=base, tell=tell, workers=workers)
     legal = _legal(case)
     first = field(case, legal)
     tried = _simulated(
-        case, Tried(trials={}, points={}, rejected=first.rejected), first.trials, 0.1, 0.5
+        case, Tried(trials={}, points={}, rejected=first.rejected, runs={}), first.trials, 0.1, 0.5
     )
     decision = _decision(case, tried)
+    tried = _fewest(case, tried, first, decision)
     tried = _climbed(case, tried, decision)
     tried = replace(tried, points=_with_frontier(tried.points))
     load = case.loads[decision]
-    runs = _again(case, [tried.trials[name] for name in _shown(case, tried, load)])
+    runs = _runs(case, tried, _shown(case, tried, load))
     reached = _reached(case, tried, runs, load)
     names = list(tried.points)
     points = tuple(
@@ -168,12 +180,13 @@ def _simulated(
     """What was tried, with the points of these trials; one in which nothing finished is rejected.
     Progress goes from `start` to `end`."""
     fresh = list({t.name: t for t in trials if t.name not in tried.trials}.values())
-    known = {**tried.trials, **{trial.name: trial for trial in fresh}}
+    rows = sum(len(case.loads[trial.load].trace) for trial in (*tried.trials.values(), *fresh))
     measure = partial(
         _boiled,
         candidates={trial.name: trial.candidate for trial in fresh},
         labels={trial.name: case.loads[trial.load].label for trial in fresh},
-        case=replace(case, tell=_silent),
+        slo=case.plan.slo,
+        keep=rows <= KEPT_ROWS,
     )
     found = sweep(
         [job_of(case, trial) for trial in fresh],
@@ -183,14 +196,11 @@ def _simulated(
         done=lambda done: case.tell("simulating", start + (end - start) * done / len(fresh)),
     )
     return Tried(
-        trials=known,
-        points={**tried.points, **{p.name: p for p in found if isinstance(p, Point)}},
-        rejected=(*tried.rejected, *(r for r in found if isinstance(r, Rejected))),
+        trials={**tried.trials, **{trial.name: trial for trial in fresh}},
+        points={**tried.points, **{b.name: b.point for b in found if b.point is not None}},
+        rejected=(*tried.rejected, *(b.rejected for b in found if b.rejected is not None)),
+        runs={**tried.runs, **{b.name: b.run for b in found if b.run is not None}},
     )
-
-
-def _silent(_stage: str, _share: float) -> None:
-    """A progress that nobody hears: what workers carry."""
 
 
 def _climbed(case: Case, tried: Tried, decision: int) -> Tried:
@@ -199,8 +209,8 @@ def _climbed(case: Case, tried: Tried, decision: int) -> Tried:
     label = case.loads[decision].label
     known: set[str] = set()
     for climb in range(CLIMBS):
-        rivals = tried.rivals(label)
-        tops = [top for top in (best(rivals.split), best(rivals.mixed)) if top is not None]
+        rivals = tried.rivals(label, case.plan.slo)
+        tops = _tops(case, rivals)
         fresh = [
             near
             for top in tops
@@ -215,27 +225,73 @@ def _climbed(case: Case, tried: Tried, decision: int) -> Tried:
     return tried
 
 
+def _tops(case: Case, rivals: Rivals) -> list[Point]:
+    """The best of each arm that has one."""
+    found = (best(arm, case.plan.slo) for arm in (rivals.split, rivals.mixed))
+    return [top for top in found if top is not None]
+
+
+def _fewest(case: Case, tried: Tried, known: Field, decision: int) -> Tried:
+    """What was tried, with the deployments on the fewest GPUs that hold an open-loop load in
+    either arm; the number is halved as long as the SLO is met."""
+    load = case.loads[decision]
+    able = [found for found in tried.under(load.label) if found.meets_slo]
+    if case.plan.search.all_gpus or load.concurrency is not None or not able:
+        return tried
+    holds, fails = min(found.gpus for found in able), 0
+    hit_share = max(found.pools[0].prefix_hit_share for found in able)
+    while holds - fails > 1:
+        middle = (holds + fails) // 2
+        trials = fewer(case, known, decision, middle, hit_share)
+        tried = _simulated(case, tried, trials, 0.5, 0.5)
+        found = [tried.points[t.name] for t in trials if t.name in tried.points]
+        met = [point.gpus for point in found if point.meets_slo]
+        holds, fails = (min(met), fails) if met else (holds, middle)
+    return tried
+
+
+class Boiled(Record, frozen=True, kw_only=True):
+    """What is left of a run: its point, or why there is none, and the run itself if asked."""
+
+    name: str
+    point: Point | None
+    rejected: Rejected | None
+    run: Run | None
+
+
 def _boiled(
-    job: Job, run: Run, *, candidates: dict[str, Candidate], labels: dict[str, str], case: Case
-) -> Point | Rejected:
-    found = point(candidates[job.name], run, case.plan.slo, name=job.name, load=labels[job.name])
-    if found is None:
-        notes = "; ".join(run.notes) or "see the walls of the others"
-        return Rejected(name=job.name, why=f"simulated: no request finished ({notes})")
-    return found
+    job: Job,
+    run: Run,
+    *,
+    candidates: dict[str, Candidate],
+    labels: dict[str, str],
+    slo: Slo,
+    keep: bool,
+) -> Boiled:
+    found = point(candidates[job.name], run, slo, name=job.name, load=labels[job.name])
+    notes = "; ".join(run.notes) or "see the walls of the others"
+    empty = Rejected(name=job.name, why=f"simulated: no request finished ({notes})")
+    return Boiled(
+        name=job.name,
+        point=found,
+        rejected=None if found is not None else empty,
+        run=run if keep else None,
+    )
 
 
 def _whole(_job: Job, run: Run) -> Run:
     return run
 
 
-def _again(case: Case, trials: Sequence[Trial]) -> dict[str, Run]:
-    """The runs of these trials: simulated again, which costs less than keeping all of them."""
+def _runs(case: Case, tried: Tried, names: Sequence[str]) -> dict[str, Run]:
+    """The runs of these trials; those that were not kept are simulated again."""
+    lost = [tried.trials[name] for name in names if name not in tried.runs]
     case.tell("runs to show", 0.6)
     traces = [load.trace for load in case.loads]
-    jobs = [job_of(case, trial) for trial in trials]
-    runs = sweep(jobs, traces, _whole, workers=case.workers)
-    return {trial.name: run for trial, run in zip(trials, runs, strict=True)}
+    jobs = [job_of(case, trial) for trial in lost]
+    again = zip(lost, sweep(jobs, traces, _whole, workers=case.workers), strict=True)
+    found = {**tried.runs, **{trial.name: run for trial, run in again}}
+    return {name: found[name] for name in names}
 
 
 def _with_frontier(points: dict[str, Point]) -> dict[str, Point]:
@@ -259,21 +315,22 @@ def _decision(case: Case, tried: Tried) -> int:
 def _shown(case: Case, tried: Tried, load: Load) -> list[str]:
     """Names of the points whose runs an answer needs: frontier, and the best of each arm under
     each routing."""
-    rivals = tried.rivals(load.label)
+    rivals = tried.rivals(load.label, case.plan.slo)
     arms = [
         [p for p in arm if routing in (None, p.deployment.routing)]
         for arm in (rivals.split, rivals.mixed)
         for routing in (None, *case.plan.search.routing)
     ]
     front = [found for found in tried.points.values() if found.on_frontier]
-    needed = (*front, *map(best, arms))
+    needed = (*front, *(best(arm, case.plan.slo) for arm in arms))
     return list(dict.fromkeys(found.name for found in needed if found is not None))
 
 
 def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reached:
     """The verdict under a load."""
-    slo, rivals = case.plan.slo, tried.rivals(load.label)
-    split, mixed = best(rivals.split), best(rivals.mixed)
+    slo = case.plan.slo
+    rivals = tried.rivals(load.label, slo)
+    split, mixed = best(rivals.split, slo), best(rivals.mixed, slo)
     comparisons = [
         comparison(
             [found for found in rivals.split if found.deployment.routing == routing],
@@ -308,6 +365,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             load=load.label,
             split=split,
             mixed=mixed,
+            sole=_sole(case, tried, load, rivals),
             comparisons=tuple(comparisons),
             conditions=conditions,
             claims=made,
@@ -319,6 +377,13 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
         assumptions=assumptions(candidates, links, case.model, case.gpu),
         notes=notes,
     )
+
+
+def _sole(case: Case, tried: Tried, load: Load, rivals: Rivals) -> Point | None:
+    """The best deployment of all, if it meets the SLO on fewer GPUs than the rivals have."""
+    leader = best(tried.under(load.label), case.plan.slo)
+    level = {found.gpus for found in (*rivals.split, *rivals.mixed)}
+    return leader if leader and leader.meets_slo and leader.gpus < min(level) else None
 
 
 def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
@@ -335,7 +400,7 @@ def _by_load(case: Case, tried: Tried) -> tuple[tuple[str, str], ...]:
     """The comparison at each arm's best routing under every load, where there are several."""
     if len(case.loads) == 1:
         return ()
-    rivals = [(load.label, tried.rivals(load.label)) for load in case.loads]
+    rivals = [(load.label, tried.rivals(load.label, case.plan.slo)) for load in case.loads]
     return tuple(
         (label, comparison(both.split, both.mixed, case.plan.slo, routing=None).winner)
         for label, both in rivals

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.price import price
@@ -13,7 +15,9 @@ from splitpoint.verdict.answer import Figure, Holding, RequestCost
 def request_cost(model: Model, gpu: Gpu, reference: ready.Holding, profile: Profile) -> RequestCost:
     """The cost of a mean request, input and output, on one rank of a holding."""
     tokens = round(profile.isl + profile.osl)
-    found = price(model, gpu, reference.topology, reference.engine, context=tokens)
+    # A trace may hold requests that are longer than the model was made for; they cost the same.
+    engine = replace(reference.engine, max_len=max(reference.engine.max_len or 0, tokens))
+    found = price(model, gpu, reference.topology, engine, context=tokens)
     return RequestCost(
         topology=str(reference.topology),
         tokens=tokens,

@@ -14,21 +14,26 @@ from splitpoint.pricing.engines import resolved
 from splitpoint.record import Record
 from splitpoint.search import budget as budgets
 from splitpoint.search.instance import Instance, holding, instance
-from splitpoint.search.match import Estimate, matched
+from splitpoint.search.match import Estimate, calibrated, matched
 from splitpoint.search.space import Space, lacking
 from splitpoint.search.world import Candidate, candidate_of
 from splitpoint.verdict.answer import Figure, Rejected
 from splitpoint.verdict.case import Case, Trial, named, trial_of
 
+# Simulated per arm and number of GPUs while the fewest that hold the SLO are looked for.
+PER_ARM_FEWER = 2
 # Deployments that the estimates left out and that the answer names one by one.
 NAMED_PRUNED = 40
 
 
 class Field(Record, frozen=True, kw_only=True):
-    """What is to be simulated, and what was left out on the way."""
+    """What is to be simulated, what was left out on the way, and the instances to build more of:
+    `apart` for splits, `together[load]` for mixed deployments."""
 
     trials: tuple[Trial, ...]
     rejected: tuple[Rejected, ...]
+    apart: tuple[Instance, ...]
+    together: tuple[tuple[Instance, ...], ...]
 
 
 def field(case: Case, space: Space) -> Field:
@@ -49,18 +54,21 @@ def field(case: Case, space: Space) -> Field:
         for lack in space.rejected
     ]
     trials: list[Trial] = []
+    together: list[tuple[Instance, ...]] = []
     paced: dict[tuple[int, int], Instance] = {}
+    apart = tuple(ready) if "split" in plan.search.roles else ()
     for index, load in enumerate(case.loads):
         case.tell("matching", 0.1)
+        mixed = [*ready, *_paced(case, ready, index, paced)] if "mixed" in plan.search.roles else []
+        together.append(tuple(mixed))
         choice = matched(
             load,
             plan.slo,
-            mixed=[*ready, *_paced(case, ready, index, paced)]
-            if "mixed" in plan.search.roles
-            else (),
-            apart=ready if "split" in plan.search.roles else (),
+            mixed=mixed,
+            apart=apart,
             gpus=plan.gpus,
-            all_gpus=plan.search.all_gpus,
+            # In an open loop the simulator finds the fewest GPUs itself (`fewer`).
+            all_gpus=plan.search.all_gpus or load.concurrency is None,
         )
         for estimate in choice.chosen:
             trials += _routed(case, _parts(estimate), index)
@@ -69,7 +77,28 @@ def field(case: Case, space: Space) -> Field:
             Rejected(name=f"P {p.topology} + D {d.topology}", why=why)
             for p, d, why in choice.refused
         ]
-    return Field(trials=tuple(trials), rejected=tuple(dict.fromkeys(rejected)))
+    return Field(
+        trials=tuple(trials),
+        rejected=tuple(dict.fromkeys(rejected)),
+        apart=apart,
+        together=tuple(together),
+    )
+
+
+def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> tuple[Trial, ...]:
+    """The most promising trials of each arm on at most `gpus` GPUs, estimated with the share of
+    cached input tokens that simulations showed."""
+    seen = case.loads[load]
+    choice = matched(
+        replace(seen, profile=calibrated(seen.profile, hit_share)),
+        case.plan.slo,
+        mixed=known.together[load],
+        apart=known.apart,
+        gpus=gpus,
+        all_gpus=True,
+        per_arm=PER_ARM_FEWER,
+    )
+    return tuple(t for estimate in choice.chosen for t in _routed(case, _parts(estimate), load))
 
 
 def neighbours(case: Case, trial: Trial) -> tuple[Trial, ...]:

@@ -31,7 +31,7 @@ from splitpoint.verdict.points import point
 # cost about as much as the search. The finding is void where they do not repeat the verdict.
 REQUESTS = 2_000
 HALVINGS = 3
-WIDE = (1 / 16, 1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0, 16.0)
+WIDE = (1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0)
 NEAR = (1 / 4, 1 / 2, 2 / 3, 3 / 2, 2.0, 4.0)
 
 
@@ -294,23 +294,29 @@ def _winners(
     closed_loop: bool,
     workers: int | None,
 ) -> list[Winner]:
-    """Who wins in each of the varied presents."""
-    jobs = [
-        Job(
-            name=arm,
-            world=world,
-            trace=index,
-            seed=seed,
-            closed_loop=closed_loop,
-            series=False,
-        )
-        for index, varied in enumerate(tries)
-        for arm, world in (("split", varied.split), ("mixed", varied.mixed))
-    ]
+    """Who wins in each of the varied presents; a world that a knob leaves alone on a trace that
+    it leaves alone is simulated once."""
+    traces = list({id(varied.trace): varied.trace for varied in tries}.values())
+    place = {id(trace): index for index, trace in enumerate(traces)}
+    jobs: dict[tuple[int, int], Job] = {}
+    for varied in tries:
+        for arm, world in (("split", varied.split), ("mixed", varied.mixed)):
+            key = id(world), id(varied.trace)
+            jobs[key] = Job(
+                name=arm,
+                world=world,
+                trace=place[key[1]],
+                seed=seed,
+                closed_loop=closed_loop,
+                series=False,
+            )
     measure = partial(_measured, split=split.candidate, mixed=mixed.candidate, slo=slo)
-    traces = [varied.trace for varied in tries]
-    points = sweep(jobs, traces, measure, workers=workers)
-    return [judged(points[i], points[i + 1]).winner for i in range(0, len(points), 2)]
+    found = sweep(list(jobs.values()), traces, measure, workers=workers)
+    points = dict(zip(jobs, found, strict=True))
+    return [
+        judged(points[id(v.split), id(v.trace)], points[id(v.mixed), id(v.trace)]).winner
+        for v in tries
+    ]
 
 
 def _measured(job: Job, run: Run, *, split: Candidate, mixed: Candidate, slo: Slo) -> Point | None:

@@ -14,6 +14,7 @@ def spoken(
     load: str,
     split: Point | None,
     mixed: Point | None,
+    sole: Point | None,
     comparisons: tuple[Comparison, ...],
     conditions: tuple[Condition, ...],
     claims: tuple[Claim, ...],
@@ -21,7 +22,10 @@ def spoken(
     by_load: Sequence[tuple[str, str]],
     rejected: Sequence[Rejected],
 ) -> Verdict:
-    """The verdict on the last comparison, each arm at its best routing."""
+    """The verdict on the last comparison, each arm at its best routing.
+
+    `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use.
+    """
     final = comparisons[-1]
     if split is None and mixed is None:
         return _nothing(plan, comparisons, rejected)
@@ -29,6 +33,14 @@ def spoken(
     # Of two that are equal the one without a second pool and a link is the simpler.
     chosen = {"split": split, "mixed": mixed, "either": mixed or split}.get(choice)
     reasons = [final.words]
+    if sole is not None:
+        choice, chosen = ("split" if sole.deployment.split else "mixed"), sole
+        other = "mixed" if sole.deployment.split else "split"
+        reasons.insert(
+            0,
+            f"{sole.name} holds the SLO on {sole.gpus} GPUs, fewer than any {other} deployment "
+            f"can use here; what follows compares both on more",
+        )
     reasons += [
         f"at equal routing ({found.routing}): {found.words}"
         for found in comparisons[:-1]
@@ -48,6 +60,7 @@ def spoken(
         reasons.append("over the loads: " + _over_loads(by_load))
     if choice == "neither":
         reasons += [_missing(point, plan) for point in (split, mixed) if point is not None]
+        reasons += [f"what would do: {claim.words}" for claim in claims if claim.flips_at]
     return Verdict(
         choice=choice,  # type: ignore[arg-type]
         headline=_headline(choice, chosen, split, mixed, plan, load),
