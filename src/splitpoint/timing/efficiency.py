@@ -75,13 +75,18 @@ def inherited(gpu: Gpu) -> bool:
 
 
 def surface(gpu: Gpu, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface:
-    """The surface of one kind of operator: of this dtype and engine, else of this dtype on
-    another engine (they share kernel libraries), else of the kind."""
-    table = [s for s in efficiency(gpu).surfaces if s.kind == kind]
-    ranked = sorted(
-        table, key=lambda s: (s.dtype != dtype, s.dtype is not None, s.engine != engine)
+    """The surface of one kind of operator: of this dtype on this engine, else on another (they
+    share kernel libraries), else of bf16."""
+    table = [entry for entry in efficiency(gpu).surfaces if entry.kind == kind]
+    return min(
+        table,
+        key=lambda entry: (
+            entry.dtype not in (dtype, None),
+            entry.dtype != dtype,
+            entry.dtype != "bf16",
+            entry.engine != engine,
+        ),
     )
-    return ranked[0]
 
 
 def peak(gpu: Gpu, dtype: Dtype) -> float:

@@ -325,7 +325,7 @@ def attend(
     return [
         Operator(
             name=f"prefill_{kind}",
-            kind=f"prefill_{kind}",  # type: ignore[arg-type]
+            kind="prefill_attention" if kind == "attention" else "prefill_sparse",
             dtype=dtype,
             flops=pairs * pair,
             # Queries and results; a tile of queries finds its keys in the cache of the GPU.
@@ -336,7 +336,7 @@ def attend(
         ),
         Operator(
             name=f"decode_{kind}",
-            kind=f"decode_{kind}",  # type: ignore[arg-type]
+            kind="decode_attention" if kind == "attention" else "decode_sparse",
             dtype=dtype,
             flops=context * pair * (1 + drafts),
             bytes=context * read,
@@ -497,19 +497,24 @@ def _compressed(
         )
         if mixer.indexer is not None:
             result += _indexer(mixer.indexer, mixer.q_rank, model.hidden, weights, engine, older)
-    shape = {
-        "heads": heads,
-        "kv_heads": 1,
-        "score_dim": mixer.head_dim,
-        "value_dim": mixer.head_dim,
-        "cached": mixer.head_dim,
-        "dtype": kv_dtype_of(model, engine),
-        "drafts": engine.drafts,
-    }
-    result += attend("sparse", batch=batch, bound=mixer.window, **shape)  # type: ignore[arg-type]
+
+    def over(part: Batch, bound: int) -> list[Operator]:
+        return attend(
+            "sparse",
+            heads=heads,
+            kv_heads=1,
+            score_dim=mixer.head_dim,
+            value_dim=mixer.head_dim,
+            cached=mixer.head_dim,
+            dtype=kv_dtype_of(model, engine),
+            batch=part,
+            drafts=engine.drafts,
+            bound=bound,
+        )
+
+    result += over(batch, mixer.window)
     if mixer.ratio:
-        bound = mixer.indexer.topk if mixer.indexer is not None else 0
-        result += attend("sparse", batch=older, bound=bound, **shape)  # type: ignore[arg-type]
+        result += over(older, mixer.indexer.topk if mixer.indexer is not None else 0)
     result += [
         matmul(
             "compressed.out_a", new, width / groups, groups * mixer.o_rank, _out(model, weights)

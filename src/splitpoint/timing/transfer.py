@@ -73,7 +73,17 @@ NETWORKS: dict[Network, NetworkSpeed] = {
         share=0.5, latency=2e-3, per_descriptor=5e-6, origin="assumed: staged through host memory"
     ),
 }
-_NETWORK_OF = {"nvlink": "nvlink", "nvswitch": "nvlink", "ethernet": "tcp"}
+# The network that each kind of link is.
+_NETWORK_OF: dict[str, Network] = {
+    "nvlink": "nvlink",
+    "nvswitch": "nvlink",
+    "mnnvl": "mnnvl",
+    "xgmi": "xgmi",
+    "pcie": "pcie",
+    "ib": "ib",
+    "roce": "roce",
+    "ethernet": "tcp",
+}
 
 
 def link(
@@ -101,7 +111,7 @@ def link(
         raise PlanError("transfer_bandwidth", f"{bandwidth} is not above zero", "bytes per second")
     total = prefill.gpus + decode.gpus if gpus is None else gpus
     port = gpu.inside if total <= gpu.domain else gpu.outside
-    kind: Network = network or _network(port.kind)
+    kind = network or _NETWORK_OF[port.kind]
     speed = NETWORKS[kind]
     ports = min(prefill.tp * prefill.pp, decode.tp * decode.pp)
     given = f"given: {bandwidth:g} bytes/s a port; " if bandwidth is not None else ""
@@ -123,8 +133,3 @@ def transfer_seconds(spec: LinkSpec, tokens: int, blocks: int) -> float:
     size = spec.bytes_per_token * tokens + spec.fixed_bytes
     posted = spec.per_descriptor * spec.descriptors_per_block * blocks
     return spec.latency + posted + size / spec.bandwidth
-
-
-def _network(kind: str) -> Network:
-    named: Network = _NETWORK_OF.get(kind, kind)  # type: ignore[assignment]
-    return named
