@@ -5,6 +5,7 @@ kernel gets one address and `s.ranks` loads the array from the table; interprete
 plain object. The table never changes and the Python side keeps the arrays alive.
 """
 
+import hashlib
 from typing import Any
 
 import numba
@@ -27,7 +28,8 @@ class SimType(types.Type):  # type: ignore[misc]
 
     def __init__(self, fields: tuple[tuple[str, Any], ...]) -> None:
         self.fields = dict(fields)
-        super().__init__(name=f"Sim({fields})")
+        # Names are part of every symbol; spelling all fields out makes them 20 KB each.
+        super().__init__(name=f"Sim({hashlib.sha256(str(fields).encode()).hexdigest()[:16]})")
 
 
 @typeof_impl.register(Sim)
@@ -56,6 +58,8 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
 
 @lower_getattr_generic(SimType)
 def _load_field(context: Any, builder: Any, kind: SimType, value: Any, name: str) -> Any:
+    # Kernels stay functions: inlined into one another they would take minutes to compile.
+    builder.function.attributes.add("noinline")
     place = 0
     for other, field in kind.fields.items():
         if other == name:

@@ -94,7 +94,7 @@ def join_decoders(s: Sim, ticket: int) -> None:
     keep = held(pool, s.windows, request.isl + t.got - 1 + pool.drafts, 1 + pool.drafts)
     if t.blocks > keep:
         give(s, r, t.blocks - keep)
-    t.blocks = keep
+        t.blocks = keep
     s.last_step[ticket] = steps + ceil_div((request.osl - t.got) * ONE, request.rate)
     items = s.seats[rank.seats_at : rank.seats_at + pool.seats]
     joined = rank.decoders - rank.fresh

@@ -1,0 +1,71 @@
+"""One world through the oracle and through the simulator: where do they differ?"""
+
+import numpy as np
+
+from splitpoint.inputs.trace import Trace
+from splitpoint.run import Run
+from splitpoint.sim.play import play
+from splitpoint.sim.world import World
+from tests.oracle.oracle import PICOS, Oracle
+
+TIMES = (
+    "arrive",
+    "prefill_start",
+    "prefill_end",
+    "transfer_start",
+    "transfer_end",
+    "first_token",
+    "end",
+)
+
+
+def simulated(world: World, trace: Trace, seed: int, leaps: bool) -> Run:
+    """A run of the simulator, in a closed loop where the trace allows."""
+    return play(world, trace, seed=seed, name="", closed_loop=True, series=True, leaps=leaps)
+
+
+def differences(world: World, trace: Trace, seed: int, leaps: bool) -> list[str]:
+    """Every column in which the simulator and the oracle disagree."""
+    run = simulated(world, trace, seed, leaps)
+    oracle = Oracle(world, trace, seed, trace.closed)
+    oracle.run()
+    found: list[str] = []
+
+    def check(name: str, got: object, want: object) -> None:
+        if not np.array_equal(np.asarray(got), np.asarray(want), equal_nan=True):
+            found.append(f"{name}: simulator {got}, oracle {want}")
+
+    for name in TIMES:
+        moments = np.array([getattr(r, name) for r in oracle.requests], np.float64)
+        check(
+            name, getattr(run.requests, f"{name}_s"), np.where(moments < 0, np.nan, moments / PICOS)
+        )
+    check("hits", run.requests.hit_tokens, [r.hits for r in oracle.requests])
+    check("preemptions", run.requests.preemptions, [r.preemptions for r in oracle.requests])
+    check("prefill", run.requests.prefill_instance, [r.prefill_rank for r in oracle.requests])
+    check("decode", run.requests.decode_instance, [r.decode_rank for r in oracle.requests])
+    check("outcome", run.requests.outcome, [r.outcome for r in oracle.requests])
+    ranks = oracle.ranks
+    check("busy", run.instances.busy_s, np.array([k.busy for k in ranks], np.float64) / PICOS)
+    check("prefill steps", run.instances.prefill_steps, [k.steps["p"] for k in ranks])
+    check("decode steps", run.instances.decode_steps, [k.steps["d"] for k in ranks])
+    check("mixed steps", run.instances.mixed_steps, [k.steps["m"] for k in ranks])
+    check("rank preemptions", run.instances.preemptions, [k.preemptions for k in ranks])
+    check("rank hits", run.instances.hit_tokens, [k.hit_tokens for k in ranks])
+    check("rank queries", run.instances.queried_tokens, [k.queried for k in ranks])
+    found += _series_differences(run, oracle)
+    return found
+
+
+def _series_differences(run: Run, oracle: Oracle) -> list[str]:
+    """Rows of the series that are neither in the oracle's log of every pass nor its last state."""
+    s = run.series
+    logs = [{(at / PICOS, *rest) for at, *rest in rank.log} for rank in oracle.ranks]
+    for rank, log in zip(oracle.ranks, logs, strict=True):
+        log.add((s.time_s[-1], *rank.state()))
+    found = []
+    for i in range(len(s.time_s)):
+        row = (s.time_s[i], s.kv_used[i], s.kv_cached[i], s.held[i], s.running[i], s.waiting[i])
+        if row not in logs[s.instance[i]]:
+            found.append(f"series row {i} of rank {s.instance[i]}: {row}")
+    return found

@@ -1,0 +1,849 @@
+"""A plain, slow simulator: every step on its own, every block an object, every rule a loop.
+
+Written from the rules (docs/simulator.md), sharing no code with the kernels but the random draws
+of a request. It exists to be compared with `splitpoint.sim.simulate` to the last bit.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from splitpoint.inputs.trace import Trace
+from splitpoint.sim.draws import ONE, lots, rates
+from splitpoint.sim.world import PoolSpec, World
+
+PICOS = 10**12
+DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
+END, FLOW, LEASE, ARRIVAL, TIMEOUT = range(5)
+
+
+def picos(seconds: float) -> int:
+    return int(np.rint(np.float64(seconds) * PICOS))
+
+
+@dataclass(eq=False)
+class Column:
+    """The blocks (one per full group) of one named block of a prefix."""
+
+    key: tuple[int, ...]
+    blocks: list[Block]
+    refs: int = 0
+
+
+@dataclass(eq=False)
+class Block:
+    column: Column | None = None
+
+
+@dataclass(eq=False)
+class Request:
+    index: int
+    isl: int
+    osl: int
+    think: int
+    rate: int
+    chain: list[tuple[int, ...]]
+    after: Request | None = None
+    next: Request | None = None
+    session: int = 0
+    lots: tuple[int, ...] = ()
+    id_tokens: int = 1
+    arrive: int = -1
+    prefill_start: int = -1
+    prefill_end: int = -1
+    transfer_start: int = -1
+    transfer_end: int = -1
+    first_token: int = -1
+    end: int = -1
+    hits: int = 0
+    preemptions: int = 0
+    prefill_rank: int = -1
+    decode_rank: int = -1
+    outcome: int = UNFINISHED
+    over: bool = False
+    seats: dict[str, Seat] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Seat:
+    """A request's place on one rank."""
+
+    request: Request
+    rank: Rank
+    local: bool
+    state: str = "waiting"
+    computed: int = 0
+    target: int = 0
+    got: int = 0
+    stepped: int = 0
+    chunk: int = 0
+    columns: list[Column] = field(default_factory=list)
+    loose: list[Block] = field(default_factory=list)
+    demand: int = 0
+    backlog: int = 0
+    gone: bool = False
+
+    def tokens(self) -> int:
+        return self.got + ((self.stepped * self.request.rate) >> 20)
+
+
+@dataclass(eq=False)
+class Rank:
+    index: int
+    engine: Engine
+    spec: PoolSpec
+    queue: list[Block]
+    cache: dict[tuple[int, ...], Column] = field(default_factory=dict)
+    waiting: list[Seat] = field(default_factory=list)
+    ready: list[Seat] = field(default_factory=list)
+    running: list[Seat] = field(default_factory=list)
+    held: list[Seat] = field(default_factory=list)
+    load: int = 0
+    demand: int = 0
+    backlog: int = 0
+    preempted: bool = False
+    busy: int = 0
+    steps: dict[str, int] = field(default_factory=lambda: {"p": 0, "d": 0, "m": 0})
+    preemptions: int = 0
+    hit_tokens: int = 0
+    queried: int = 0
+    log: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
+
+    @property
+    def full(self) -> int:
+        return sum(g.kind == "full" for g in self.spec.groups)
+
+    @property
+    def drafts(self) -> int:
+        return self.spec.curve.drafts
+
+    @property
+    def usable(self) -> int:
+        return max(0, self.spec.kv_blocks - 1)
+
+    @property
+    def hybrid(self) -> bool:
+        return any(g.kind == "state" for g in self.spec.groups)
+
+    def state(self) -> tuple[int, int, int, int, int]:
+        """Used, cached and held blocks, running and waiting requests."""
+        return (
+            self.usable - len(self.queue),
+            sum(b.column is not None for b in self.queue),
+            sum(len(s.columns) * self.full + len(s.loose) for s in self.held),
+            len(self.running),
+            len(self.waiting),
+        )
+
+    def held_blocks(self, tokens: int, new: int) -> int:
+        block = self.spec.block_tokens
+        columns = math.ceil(tokens / block)
+        total = 0
+        for group in self.spec.groups:
+            if group.kind == "full":
+                total += columns
+            elif group.kind == "state":
+                total += group.fixed
+            else:
+                total += min(columns, math.ceil((group.window - 1 + new) / block) + 1)
+        return total
+
+    def take(self, count: int) -> list[Block]:
+        taken = []
+        for _ in range(count):
+            block = self.queue.pop(0)
+            if block.column is not None:
+                column = block.column
+                del self.cache[column.key]
+                for other in column.blocks:
+                    other.column = None
+            taken.append(block)
+        return taken
+
+    def resize(self, seat: Seat, total: int) -> None:
+        """Give a seat `total` blocks in all, or take the surplus away."""
+        have = len(seat.columns) * self.full + len(seat.loose)
+        if total >= have:
+            seat.loose += self.take(total - have)
+        else:
+            for _ in range(have - total):
+                self.queue.append(seat.loose.pop())
+
+    def release(self, seat: Seat) -> None:
+        self.queue += seat.loose
+        seat.loose = []
+        for column in reversed(seat.columns):
+            column.refs -= 1
+            if column.refs == 0:
+                self.queue += column.blocks
+        seat.columns = []
+
+    def hold(self, column: Column) -> None:
+        if column.refs == 0:
+            for block in column.blocks:
+                self.queue.remove(block)
+        column.refs += 1
+
+    def name_blocks(self, seat: Seat, source: Request, tokens: int) -> None:
+        """Name every block of the first `tokens` tokens that can be named."""
+        if not self.spec.prefix_caching or self.full == 0:
+            return
+        block = self.spec.block_tokens
+        for j in range(len(seat.columns), min(tokens, covered(source)) // block):
+            key = key_of(source, j, block)
+            own, seat.loose = seat.loose[: self.full], seat.loose[self.full :]
+            column = self.cache.get(key)
+            if column is None:
+                column = Column(key, own, 1)
+                for b in own:
+                    b.column = column
+                self.cache[key] = column
+            else:
+                self.hold(column)
+                self.queue += own
+            seat.columns.append(column)
+
+    def cached(self, request: Request, most: int) -> int:
+        j = 0
+        block = self.spec.block_tokens
+        while j < most and key_of(request, j, block) in self.cache:
+            j += 1
+        return j
+
+    def hits(self, request: Request, target: int) -> int:
+        if not self.spec.prefix_caching or self.full == 0:
+            return 0
+        block = self.spec.block_tokens
+        named = covered(request) // block
+        if self.hybrid:
+            return max(0, self.cached(request, min(named, target // block)) - 1)
+        return self.cached(request, min(named, (target - 1) // block))
+
+    def seat_hits(self, seat: Seat, count: int) -> None:
+        for j in range(count):
+            column = self.cache[key_of(seat.request, j, self.spec.block_tokens)]
+            self.hold(column)
+            seat.columns.append(column)
+
+    def free_after_hits(self, request: Request, count: int) -> int:
+        """Free blocks that would be left if the first `count` hits were held."""
+        free = len(self.queue)
+        for j in range(count):
+            if self.cache[key_of(request, j, self.spec.block_tokens)].refs == 0:
+                free -= self.full
+        return free
+
+    def expect(self, seat: Seat, demand: int, backlog: int) -> None:
+        self.demand += demand - seat.demand
+        self.backlog += backlog - seat.backlog
+        seat.demand, seat.backlog = demand, backlog
+
+
+@dataclass(eq=False)
+class Engine:
+    index: int
+    ranks: list[Rank] = field(default_factory=list)
+    busy: bool = False
+    start: int = 0
+    end: int = 0
+    looks: bool = False
+
+
+def covered(request: Request) -> int:
+    return min(request.isl, len(request.chain) * request.id_tokens)
+
+
+def key_of(request: Request, j: int, block: int) -> tuple[int, ...]:
+    depth = ((j + 1) * block - 1) // request.id_tokens
+    return (j, *request.chain[depth])
+
+
+@dataclass(eq=False)
+class Flow:
+    request: Request
+    source: int
+    sink: int
+    work: int
+    at: int
+    joined: bool = False
+    since: int = 0
+
+
+class Oracle:
+    """One run. `requests` and `ranks` hold the result."""
+
+    def __init__(self, world: World, trace: Trace, seed: int, closed: bool) -> None:
+        self.world = world
+        self.now = 0
+        self.split = len(world.pools) == 2
+        self.specs = sorted(world.pools, key=lambda p: p.role != "prefill")
+        self.engines: list[Engine] = []
+        self.ranks: list[Rank] = []
+        for spec in self.specs:
+            for _ in range(spec.replicas):
+                engine = Engine(len(self.engines))
+                self.engines.append(engine)
+                for _ in range(spec.dp):
+                    queue = [Block() for _ in range(max(0, spec.kv_blocks - 1))]
+                    rank = Rank(len(self.ranks), engine, spec, queue)
+                    self.ranks.append(rank)
+                    engine.ranks.append(rank)
+        self.closed = closed
+        self.requests = self._requests(trace, seed)
+        self.arrivals = {
+            r.index: picos(float(trace.arrive_s[r.index]))
+            for r in self.requests
+            if not (closed and any(o.next is r for o in self.requests))
+        }
+        self.flows: list[Flow] = []
+        self.leases: list[tuple[int, Request]] = []
+        self.deadlines: dict[int, int] = {}
+        self.turns = [0, 0]
+        self.sticky: dict[tuple[int, int], Rank] = {}
+
+    def _requests(self, trace: Trace, seed: int) -> list[Request]:
+        decoder = self.specs[-1]
+        rate = rates(seed, trace.osl.astype(np.int64) - 1, decoder.curve.drafts, decoder.acceptance)
+        lot = lots(seed, len(trace))
+        out: list[Request] = []
+        known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
+        adopted: set[tuple[int, ...]] = set()
+        for i in range(len(trace)):
+            ids = [
+                int(x) for x in trace.block_ids[trace.block_starts[i] : trace.block_starts[i + 1]]
+            ]
+            r = Request(
+                i,
+                int(trace.isl[i]),
+                int(trace.osl[i]),
+                picos(float(trace.think_s[i])),
+                int(rate[i]),
+                [],
+                session=int(trace.session[i]),
+                lots=tuple(int(x) for x in lot[i]),
+            )
+            r.id_tokens = max(1, trace.block_tokens)
+            earlier = [
+                p for p in out if p.session == r.session and trace.turn[p.index] < trace.turn[i]
+            ]
+            before = max(earlier, key=lambda p: int(trace.turn[p.index]), default=None)
+            parent: tuple[int, ...] = ()
+            for depth, name in enumerate(ids):
+                if (parent, name) not in known:
+                    chain = (*parent, name)
+                    if before is not None and before.isl % trace.block_tokens:
+                        last = before.isl // trace.block_tokens
+                        same = (
+                            depth == last
+                            and len(before.chain) == last + 1
+                            and (depth == 0 or before.chain[depth - 1] == parent)
+                        )
+                        if same and before.chain[last] not in adopted:
+                            chain = before.chain[last]
+                            adopted.add(chain)
+                    known[parent, name] = chain
+                parent = known[parent, name]
+                r.chain.append(parent)
+            if before is not None:
+                before.next = r
+                own = len(before.chain)
+                if (
+                    own
+                    and covered(before) == before.isl
+                    and r.isl >= before.isl + before.osl
+                    and len(r.chain) >= own
+                    and r.chain[own - 1] == before.chain[own - 1]
+                ):
+                    before.after = r
+            out.append(r)
+        return out
+
+    # Events -----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        while True:
+            events: list[tuple[int, int, int]] = []
+            events += [(e.end, END, e.index) for e in self.engines if e.busy]
+            events += [(f.at, FLOW, f.request.index) for f in self.flows]
+            events += [(at, LEASE, i) for i, (at, _) in enumerate(self.leases)]
+            events += [(at, ARRIVAL, i) for i, at in self.arrivals.items()]
+            for i, at in self.deadlines.items():
+                if not self.requests[i].over and self.requests[i].first_token < 0:
+                    # Requests time out in order of arrival.
+                    place = list(self.deadlines).index(i)
+                    events.append((at, TIMEOUT, place))
+            first = min(events, default=None)
+            looking = [e for e in self.engines if e.looks]
+            if looking and (first is None or first[0] > self.now):
+                self.begin(looking[0])
+                continue
+            if first is None:
+                return
+            self.now, kind, index = first
+            if kind == END:
+                self.complete(self.engines[index])
+            elif kind == FLOW:
+                self.move(next(f for f in self.flows if f.request.index == index))
+            elif kind == LEASE:
+                _, request = self.leases.pop(index)
+                self.release_source(request)
+            elif kind == ARRIVAL:
+                del self.arrivals[index]
+                self.arrive(self.requests[index])
+            else:
+                late = list(self.deadlines)[index]
+                del self.deadlines[late]
+                self.time_out(self.requests[late])
+
+    def look(self, rank: Rank) -> None:
+        """An idle engine looks at its queues now; a busy one does so after its step anyway."""
+        if not rank.engine.busy:
+            rank.engine.looks = True
+
+    # Routing ----------------------------------------------------------------------------------
+
+    def choose(self, r: Request, side: int, ranks: list[Rank]) -> Rank:
+        routing = self.world.decode_routing if side else self.world.routing
+        a, b = r.lots[2 * side], r.lots[2 * side + 1]
+        by_load = min(ranks, key=lambda k: (k.load, k.index))
+        if routing == "random":
+            return ranks[a % len(ranks)]
+        if routing == "round_robin":
+            self.turns[side] += 1
+            return ranks[(self.turns[side] - 1) % len(ranks)]
+        if routing == "least_requests":
+            return by_load
+        if routing == "least_kv":
+            return min(ranks, key=lambda k: (self.used(k), k.load, k.index))
+        if routing == "power_of_two":
+            if len(ranks) == 1:
+                return ranks[0]
+            one = a % len(ranks)
+            two = (one + 1 + b % (len(ranks) - 1)) % len(ranks)
+            return min((ranks[one], ranks[two]), key=lambda k: (k.load, k.index))
+        if routing == "session":
+            return self.sticky.setdefault((r.session, side), by_load)
+
+        def cost(k: Rank) -> tuple[int, int, int]:
+            block = k.spec.block_tokens
+            new = r.isl - k.hits(r, r.isl) * block
+            return (k.backlog + new + self.used(k) * block, k.load, k.index)
+
+        return min(ranks, key=cost)
+
+    @staticmethod
+    def used(rank: Rank) -> int:
+        return rank.usable - len(rank.queue) + rank.demand
+
+    # Requests ---------------------------------------------------------------------------------
+
+    def fits(self, r: Request, spec: PoolSpec) -> bool:
+        rank = next(k for k in self.ranks if k.spec is spec)
+        last = r.isl + 2 * rank.drafts + (0 if spec.role == "prefill" else r.osl - 1)
+        return rank.held_blocks(last, max(spec.in_flight, spec.token_budget)) <= rank.usable
+
+    def arrive(self, r: Request) -> None:
+        r.arrive = self.now
+        if not self.fits(r, self.specs[-1]):
+            self.end(r, INFEASIBLE)
+            return
+        if not self.split:
+            rank = self.choose(r, 0, self.ranks)
+            r.prefill_rank = r.decode_rank = rank.index
+            self.enter(r, rank, "p")
+            return
+        prefills = [k for k in self.ranks if k.spec.role == "prefill"]
+        decodes = [k for k in self.ranks if k.spec.role == "decode"]
+        d = self.choose(r, 1, decodes)
+        if self.world.direct_below > 0:
+            new = r.isl - d.hits(r, r.isl) * d.spec.block_tokens
+            if new < self.world.direct_below:
+                r.prefill_rank = r.decode_rank = d.index
+                self.enter(r, d, "d")
+                return
+        link = self.world.link
+        assert link is not None
+        if not self.fits(r, self.specs[0]) or not link.bandwidth > 0:
+            self.end(r, INFEASIBLE)
+            return
+        p = self.choose(r, 0, prefills)
+        r.prefill_rank, r.decode_rank = p.index, d.index
+        seat = Seat(r, d, local=False, state="coming")
+        r.seats["d"] = seat
+        d.load += 1
+        d.expect(seat, d.held_blocks(r.isl, 1), 0)
+        self.enter(r, p, "p")
+
+    def enter(self, r: Request, rank: Rank, side: str) -> None:
+        seat = Seat(r, rank, local=True, target=r.isl)
+        r.seats[side] = seat
+        rank.load += 1
+        estimate = 0
+        if "prefix_aware" in (self.world.routing, self.world.decode_routing):
+            estimate = rank.hits(r, r.isl) * rank.spec.block_tokens
+        rank.expect(seat, rank.held_blocks(r.isl, 1), r.isl - estimate)
+        rank.waiting.append(seat)
+        self.look(rank)
+        if self.world.timeout_s is not None:
+            self.deadlines[r.index] = self.now + picos(self.world.timeout_s)
+
+    def end(self, r: Request, outcome: int) -> None:
+        r.outcome = outcome
+        r.over = True
+        r.end = self.now
+        if self.closed and r.next is not None:
+            self.arrivals[r.next.index] = self.now + r.next.think
+
+    def finish(self, seat: Seat) -> None:
+        r, rank = seat.request, seat.rank
+        rank.running.remove(seat)
+        rank.name_blocks(seat, r.after or r, r.isl + r.osl - 1)
+        rank.release(seat)
+        rank.expect(seat, 0, 0)
+        rank.load -= 1
+        seat.state = "out"
+        self.end(r, DONE)
+
+    def time_out(self, r: Request) -> None:
+        link = self.world.link
+        d, p = r.seats.get("d"), r.seats.get("p")
+        pulling = d is not None and d.state == "pulling"
+        if d is not None:
+            self.give_up(d)
+        if p is not None:
+            if p.state == "held" and not pulling:
+                assert link is not None
+                self.leases.append((self.now + picos(link.lease_s), r))
+            self.give_up(p)
+        self.end(r, TIMED_OUT)
+
+    def give_up(self, seat: Seat) -> None:
+        if seat.state in ("out", "held", "pulling"):
+            return
+        if seat.state in ("filling", "fresh") and seat.rank.engine.busy:
+            seat.gone = True
+            return
+        if seat.state != "coming":
+            self.look(seat.rank)
+        self.drop(seat)
+
+    def drop(self, seat: Seat) -> None:
+        rank = seat.rank
+        for places in (rank.waiting, rank.ready, rank.running):
+            if seat in places:
+                places.remove(seat)
+        rank.release(seat)
+        rank.expect(seat, 0, 0)
+        rank.load -= 1
+        seat.state = "out"
+
+    # Steps ------------------------------------------------------------------------------------
+
+    def begin(self, engine: Engine) -> None:
+        engine.looks = False
+        longest = -1
+        for rank in engine.ranks:
+            self.schedule(rank)
+            longest = max(longest, self.seconds(rank))
+            rank.log.append((self.now, *rank.state()))
+        if longest >= 0:
+            engine.busy = True
+            engine.start = self.now
+            engine.end = self.now + longest
+
+    @staticmethod
+    def decoding(rank: Rank) -> list[Seat]:
+        return [s for s in rank.running if s.state in ("decoding", "fresh")]
+
+    def seconds(self, rank: Rank) -> int:
+        seats = self.decoding(rank)
+        curve = rank.spec.curve
+        context = 0
+        for s in seats:
+            rate = ONE if s.state == "fresh" else s.request.rate
+            context += (s.request.isl + s.got) * ONE + s.stepped * rate
+        context >>= 20
+        chunk = pairs = 0
+        for s in rank.running:
+            if s.state == "filling":
+                chunk += s.chunk
+                pairs += sum(s.computed + i + 1 for i in range(s.chunk))
+        if not seats and not chunk:
+            return -1
+        n = len(seats)
+        work = int(curve.decode[n])
+        if chunk:
+            work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
+        return work + int(curve.decode_context[n]) * context + curve.prefill_pair * pairs
+
+    def schedule(self, rank: Rank) -> None:
+        spec = rank.spec
+        k = rank.drafts
+        rank.preempted = False
+        for seat in rank.running:
+            seat.chunk = 0
+        for seat in list(rank.running):
+            if seat.state == "decoding" and seat in rank.running:
+                tokens = seat.request.isl + seat.tokens() + 2 * k
+                if not self.grow(rank, seat, rank.held_blocks(tokens, 1 + k)):
+                    break
+        budget = spec.token_budget - len(self.decoding(rank)) * (1 + k)
+        for seat in list(rank.running):
+            if seat.state == "filling" and seat in rank.running:
+                chunk = self.chunk_of(rank, seat, budget)
+                if chunk == 0:
+                    continue
+                total = rank.held_blocks(seat.computed + chunk + k, chunk)
+                if not self.grow(rank, seat, total):
+                    break
+                seat.chunk = chunk
+                rank.name_blocks(seat, seat.request, min(seat.computed + chunk, seat.request.isl))
+                budget -= chunk
+        if not rank.preempted:
+            self.admit(rank, budget)
+
+    def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
+        have = len(seat.columns) * rank.full + len(seat.loose)
+        while total - have > len(rank.queue):
+            victim = rank.running[-1]
+            self.preempt(victim)
+            if victim is seat:
+                return False
+        rank.resize(seat, total)
+        return True
+
+    def preempt(self, seat: Seat) -> None:
+        rank = seat.rank
+        rank.running.remove(seat)
+        rank.release(seat)
+        seat.got = min(seat.tokens(), seat.request.osl)
+        seat.stepped = seat.chunk = seat.computed = 0
+        seat.target = seat.request.isl + seat.got
+        # What was pulled is computed again where it was lost.
+        seat.state, seat.local = "waiting", True
+        rank.waiting.insert(0, seat)
+        rank.expect(seat, rank.held_blocks(seat.target, 1), seat.target)
+        rank.preempted = True
+        rank.preemptions += 1
+        seat.request.preemptions += 1
+
+    @staticmethod
+    def chunk_of(rank: Rank, seat: Seat, budget: int) -> int:
+        chunk = min(seat.target - seat.computed, budget)
+        block = rank.spec.block_tokens
+        if rank.hybrid and rank.spec.prefix_caching:
+            last = seat.target // block * block
+            end = seat.computed + chunk
+            if end < last:
+                chunk = chunk // block * block
+            elif seat.computed < last < end:
+                chunk = last - seat.computed
+        return chunk
+
+    def admit(self, rank: Rank, budget: int) -> None:
+        spec, k = rank.spec, rank.drafts
+        most = min(spec.max_seqs, spec.token_budget // (1 + k))
+        while len(rank.running) < most and budget > 0:
+            if rank.ready:
+                if budget < 1 + k:
+                    return
+                seat = rank.ready.pop(0)
+                seat.state = "fresh"
+                rank.running.append(seat)
+                budget -= 1 + k
+                continue
+            if not rank.waiting:
+                return
+            seat = rank.waiting[0]
+            if not seat.local:
+                if not self.reserve(rank, seat):
+                    return
+                continue
+            r = seat.request
+            hits = rank.hits(r, seat.target)
+            seat.computed = hits * spec.block_tokens
+            chunk = self.chunk_of(rank, seat, budget)
+            first = rank.held_blocks(seat.computed + chunk + k, chunk)
+            whole = rank.held_blocks(seat.target, spec.in_flight)
+            need = max(first, whole) - hits * rank.full
+            if chunk == 0 or need > rank.free_after_hits(r, hits):
+                seat.computed = 0
+                return
+            rank.waiting.pop(0)
+            rank.running.append(seat)
+            seat.state = "filling"
+            rank.seat_hits(seat, hits)
+            rank.resize(seat, first)
+            seat.chunk = chunk
+            rank.name_blocks(seat, r, min(seat.computed + chunk, r.isl))
+            rank.expect(seat, 0, seat.target - seat.computed)
+            budget -= chunk
+            if r.prefill_start < 0:
+                r.prefill_start = self.now
+                r.hits = seat.computed
+                if spec.prefix_caching:
+                    rank.hit_tokens += seat.computed
+                    rank.queried += seat.target
+                link = self.world.link
+                if link is not None and link.layerwise and spec.role == "prefill":
+                    self.enqueue(r)
+
+    def complete(self, engine: Engine) -> None:
+        engine.busy = False
+        engine.looks = True
+        for rank in engine.ranks:
+            rank.busy += self.now - engine.start
+            decoding = self.decoding(rank)
+            chunks = any(s.chunk for s in rank.running)
+            if chunks:
+                rank.steps["m" if decoding else "p"] += 1
+            elif decoding:
+                rank.steps["d"] += 1
+            ended = []
+            for seat in decoding:
+                if seat.state == "decoding":
+                    seat.stepped += 1
+                    if seat.tokens() >= seat.request.osl:
+                        ended.append(seat)
+            for seat in sorted(ended, key=lambda s: s.request.index):
+                self.finish(seat)
+            for seat in list(rank.running):
+                if seat.gone:
+                    self.drop(seat)
+                elif seat.state == "fresh":
+                    self.token(seat)
+                elif seat.chunk:
+                    seat.computed += seat.chunk
+                    seat.chunk = 0
+                    rank.expect(seat, 0, seat.target - seat.computed)
+                    if seat.computed == seat.target:
+                        self.prefilled(seat)
+
+    def prefilled(self, seat: Seat) -> None:
+        r, rank = seat.request, seat.rank
+        if r.prefill_end < 0:
+            r.prefill_end = self.now
+        if rank.spec.role != "prefill":
+            self.token(seat)
+            return
+        rank.running.remove(seat)
+        self.trim(seat, r.isl + rank.drafts)
+        rank.held.append(seat)
+        rank.load -= 1
+        seat.state = "held"
+        assert self.world.link is not None
+        if not self.world.link.layerwise:
+            self.enqueue(r)
+        elif r.seats["d"].state == "flowed":
+            self.deliver(r)
+
+    def trim(self, seat: Seat, tokens: int) -> None:
+        """Give back what window groups held for a chunk and a decode step does not need."""
+        rank = seat.rank
+        have = len(seat.columns) * rank.full + len(seat.loose)
+        rank.resize(seat, min(have, rank.held_blocks(tokens, 1 + rank.drafts)))
+
+    def token(self, seat: Seat) -> None:
+        r = seat.request
+        if r.first_token < 0:
+            r.first_token = self.now
+        seat.got += 1
+        if seat.got == r.osl:
+            self.finish(seat)
+            return
+        seat.state = "decoding"
+        seat.stepped = 0
+        self.trim(seat, r.isl + seat.got - 1 + seat.rank.drafts)
+
+    # Handoff ----------------------------------------------------------------------------------
+
+    def enqueue(self, r: Request) -> None:
+        seat = r.seats["d"]
+        seat.state = "remote"
+        seat.rank.waiting.append(seat)
+        self.look(seat.rank)
+
+    def reserve(self, rank: Rank, seat: Seat) -> bool:
+        r = seat.request
+        link = self.world.link
+        assert link is not None
+        hits = rank.hits(r, r.isl)
+        blocks = rank.held_blocks(r.isl + rank.drafts, 1 + rank.drafts)
+        need = blocks - hits * rank.full
+        if need > rank.free_after_hits(r, hits):
+            return False
+        rank.waiting.pop(0)
+        rank.seat_hits(seat, hits)
+        rank.resize(seat, blocks)
+        seat.state = "pulling"
+        if rank.spec.prefix_caching:
+            rank.hit_tokens += hits * rank.spec.block_tokens
+            rank.queried += r.isl
+        rank.expect(seat, 0, 0)
+        r.transfer_start = self.now
+        moved = link.bytes_per_token * (r.isl - hits * rank.spec.block_tokens) + link.fixed_bytes
+        pieces = math.ceil(link.descriptors_per_block * need)
+        self.flows.append(
+            Flow(
+                r,
+                r.seats["p"].rank.engine.index,
+                rank.engine.index,
+                math.ceil(moved / link.bandwidth * PICOS),
+                self.now + picos(link.latency) + pieces * picos(link.per_descriptor),
+            )
+        )
+        return True
+
+    def sharers(self, flow: Flow) -> int:
+        moving = [f for f in self.flows if f.joined]
+        return max(
+            sum(f.source == flow.source for f in moving), sum(f.sink == flow.sink for f in moving)
+        )
+
+    def move(self, flow: Flow) -> None:
+        before = {f.request.index: self.sharers(f) for f in self.flows if f.joined}
+        if flow.joined:
+            self.flows.remove(flow)
+        else:
+            flow.joined = True
+            flow.since = self.now
+        for other in self.flows:
+            if not other.joined:
+                continue
+            now = self.sharers(other)
+            was = before.get(other.request.index, 0)
+            if was == now:
+                continue
+            if was:
+                other.work = max(0, other.work - (self.now - other.since) // was)
+            other.since = self.now
+            other.at = self.now + other.work * now
+        if flow not in self.flows:
+            r = flow.request
+            if r.seats["p"].state == "held" or r.over:
+                self.deliver(r)
+            else:
+                r.seats["d"].state = "flowed"
+
+    def release_source(self, r: Request) -> None:
+        seat = r.seats["p"]
+        if seat.state == "held":
+            seat.rank.held.remove(seat)
+            seat.rank.release(seat)
+            seat.state = "out"
+            self.look(seat.rank)
+
+    def deliver(self, r: Request) -> None:
+        self.release_source(r)
+        seat = r.seats["d"]
+        self.look(seat.rank)
+        if r.over:
+            self.drop(seat)
+            return
+        r.transfer_end = self.now
+        seat.rank.name_blocks(seat, r, r.isl)
+        seat.state = "loaded"
+        seat.rank.ready.append(seat)

@@ -1,0 +1,148 @@
+"""Random small worlds, tight enough that everything happens: preemption, eviction, back-pressure,
+full seats, time-outs, hits across turns and sessions."""
+
+from random import Random
+from typing import get_args
+
+import numpy as np
+
+from splitpoint.inputs.deployment import Role, Routing
+from splitpoint.inputs.trace import Trace
+from splitpoint.pricing.blocks import Group
+from splitpoint.sim import PoolSpec, World
+from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.transfer import LinkSpec
+
+ROUTINGS: tuple[Routing, ...] = get_args(Routing)
+
+
+def curve(random: Random, seats: int, budget: int, drafts: int) -> StepCurve:
+    """Step times of no regular shape, microseconds apart, so that ties are rare but happen."""
+    unit = random.choice([1, 1_000, 1_000_000])
+
+    def table(length: int, low: int, high: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return np.array([random.randint(low, high) * unit for _ in range(length)], np.int64)
+
+    return StepCurve(
+        decode=table(seats + 1, 1, 3000),
+        decode_context=table(seats + 1, 0, 5),
+        mixed=table(budget + 1, 1, 5000),
+        prefill_pair=random.randint(0, 3) * unit,
+        drafts=drafts,
+    )
+
+
+def groups(random: Random) -> tuple[Group, ...]:
+    """Plain, hybrid, sliding and mixed layouts."""
+    kind = random.choice(["plain", "plain", "plain", "two", "hybrid", "window", "all", "local"])
+    full = Group(kind="full", layers=1)
+    window = Group(kind="window", layers=1, window=random.randint(1, 20))
+    state = Group(kind="state", layers=1, fixed=random.randint(1, 3))
+    return {
+        "plain": (full,),
+        "two": (full, full),
+        "hybrid": (full, state, state),
+        "window": (full, window),
+        "all": (full, full, window, state),
+        "local": (window, Group(kind="chunk", layers=1, window=random.randint(1, 20))),
+    }[kind]
+
+
+def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> PoolSpec:
+    """One pool, often too small for the load."""
+    drafts = random.choice([0, 0, 0, 1, 3]) if role != "prefill" else 0
+    seats = random.randint(1, 8)
+    budget = random.randint(max(block, seats * (1 + drafts)), 60)
+    return PoolSpec(
+        role=role,
+        replicas=random.randint(1, 3),
+        dp=random.choice([1, 1, 1, 2, 3]),
+        kv_blocks=random.randint(6, 60),
+        block_tokens=block,
+        groups=layout,
+        in_flight=random.choice([0, budget, 2 * budget]),
+        max_seqs=seats,
+        token_budget=budget,
+        prefix_caching=random.random() < 0.6,
+        curve=curve(random, seats, budget, drafts),
+        acceptance=tuple(random.choice([0.0, 0.3, 0.8, 1.0]) for _ in range(drafts)),
+    )
+
+
+def world(random: Random) -> World:
+    """Mixed or split, every router, every option."""
+    layout = groups(random)
+    block = random.choice([1, 2, 3, 4, 8, 16])
+    timeout = random.choice([None, None, random.randint(1, 40_000) * 1e-6, 1e-9])
+    routing = random.choice(ROUTINGS)
+    decode_routing = random.choice(ROUTINGS)
+    if random.random() < 0.5:
+        pools: tuple[PoolSpec, ...] = (pool(random, "mixed", layout, block),)
+        return World(pools=pools, routing=routing, timeout_s=timeout)
+    link = LinkSpec(
+        bandwidth=random.choice([1e3, 1e6, 1e9]),
+        latency=random.choice([0.0, 1e-6, 1e-3]),
+        bytes_per_token=random.choice([0.0, 1.0, 10.5]),
+        fixed_bytes=random.choice([0.0, 7.0]),
+        per_descriptor=random.choice([0.0, 1e-7]),
+        descriptors_per_block=random.choice([0.0, 2.0]),
+        layerwise=random.random() < 0.3,
+        lease_s=random.choice([0.0, 1e-3, 30.0]),
+    )
+    pools = (pool(random, "prefill", layout, block), pool(random, "decode", layout, block))
+    if random.random() < 0.3:
+        pools = pools[::-1]
+    return World(
+        pools=pools,
+        routing=routing,
+        decode_routing=decode_routing,
+        link=link,
+        direct_below=random.choice([0, 0, 5, 40]),
+        timeout_s=timeout,
+    )
+
+
+def trace(random: Random) -> Trace:
+    """Sessions whose prompts grow by turns, shared heads, partial blocks, equal arrivals."""
+    tokens = random.choice([1, 2, 4, 5, 16])
+    n = random.randint(1, 14)
+    named = random.random() < 0.7
+    rows: list[tuple[float, int, int, int, int, float, list[int]]] = []
+    fresh = iter(range(100, 100_000))
+    heads = [[next(fresh) for _ in range(4)] for _ in range(2)]
+    clock = 0.0
+    session = 0
+    while len(rows) < n:
+        session += 1
+        ids = list(random.choice(heads)[: random.randint(0, 4)])
+        length = len(ids) * tokens
+        for turn in range(random.choice([1, 1, 2, 3])):
+            length += random.randint(1, 25)
+            ids = ids[: length // tokens]
+            while len(ids) * tokens < length:
+                ids.append(next(fresh))
+            if random.random() < 0.1:
+                ids = ids[: max(0, len(ids) - 1)]
+            osl = random.choice([1, 2, random.randint(1, 40)])
+            clock += random.choice([0.0, 1e-9, random.randint(0, 5_000) * 1e-6])
+            think = random.choice([0.0, 1e-6, 3e-3])
+            rows.append((clock, length, osl, session, turn, think if turn else 0.0, list(ids)))
+            if random.random() < 0.7:
+                length += osl
+            if random.random() < 0.1:
+                length = max(1, length // 2)
+    starts = np.cumsum([0, *(len(row[6]) for row in rows)])
+    flat = [name for row in rows for name in row[6]]
+    return Trace(
+        name="random",
+        arrive_s=np.array([row[0] for row in rows]),
+        isl=np.array([row[1] for row in rows], np.int32),
+        osl=np.array([row[2] for row in rows], np.int32),
+        session=np.array([row[3] for row in rows], np.int32),
+        turn=np.array([row[4] for row in rows], np.int32),
+        think_s=np.array([row[5] for row in rows]),
+        block_starts=starts.astype(np.int64) if named else np.zeros(len(rows) + 1, np.int64),
+        block_ids=np.array(flat if named else [], np.int32),
+        block_tokens=tokens,
+        closed=random.random() < 0.5,
+    )
