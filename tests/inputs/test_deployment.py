@@ -65,12 +65,16 @@ MOE = model_of(ATTENTION, EXPERTS)
         (Topology(tp=8, ep=8), MOE),
         (Topology(tp=16), model_of(GDN, ATTENTION, MLP)),
         (Topology(tp=8), model_of(LATENT, EXPERTS)),
+        # Every rank of a latent cache is a copy; four KV heads on eight ranks make two.
+        (Topology(tp=8, dcp=8), model_of(LATENT, EXPERTS)),
+        (Topology(tp=8, dcp=2), model_of(GDN, ATTENTION, MLP)),
     ],
 )  # fmt: skip
 def test_what_the_engine_accepts_has_no_problems(topology: Topology, model: Model) -> None:
     assert problems(topology, model) == ()
 
 
+WINDOW = Attention(heads=32, kv_heads=1, head_dim=128, value_dim=128, window=512)
 SIX_KV = Attention(heads=36, kv_heads=6, head_dim=64, value_dim=64)
 V4 = Compressed(
     heads=64, head_dim=512, rope_dim=64, window=128, ratio=4, q_rank=1536, o_rank=1024, o_groups=8
@@ -93,6 +97,21 @@ MAMBA2 = LinearState(
     ("topology", "model", "word"),
     [
         (Topology(tp=3), model_of(LATENT, MLP), "tp 3 does not divide its 128 attention heads"),
+        (
+            Topology(tp=4, dcp=3),
+            model_of(LATENT, MLP),
+            "dcp: 3 does not divide tp 4 (a divisor of tp)",
+        ),
+        (
+            Topology(tp=8, dcp=4),
+            model_of(ATTENTION, MLP),
+            "dcp 4 is more than the 2 copies of each KV head",
+        ),
+        (
+            Topology(tp=2, dcp=2),
+            model_of(WINDOW, MLP),
+            "dcp does not cut sliding windows or chunks",
+        ),
         (Topology(tp=64), DENSE, "tp 64 does not divide its 32 attention heads"),
         (Topology(tp=4), model_of(SIX_KV, MLP), "tp 4 neither divides nor repeats 6 KV heads"),
         (Topology(pp=5), DENSE, "pp 5 is more than its 4 layers"),

@@ -77,9 +77,15 @@ def model(mixers: Sequence[Mixer], *, drafts: Sequence[Mixer] = (), max_len: int
 
 
 def laid(
-    subject: Model, engine: Engine, *, tp: int = 1, pp: int = 1, smallest_block: int = 16
+    subject: Model,
+    engine: Engine,
+    *,
+    tp: int = 1,
+    pp: int = 1,
+    dcp: int = 1,
+    smallest_block: int = 16,
 ) -> KvLayout:
-    topology = Topology(tp=tp, pp=pp)
+    topology = Topology(tp=tp, pp=pp, dcp=dcp)
     settled = resolved(engine, None, topology, subject)
     return layout(subject, topology, settled, smallest_block=smallest_block)
 

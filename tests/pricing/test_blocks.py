@@ -6,11 +6,12 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
-from splitpoint.inputs.model import Indexer, Latent, Layer, LinearState
+from splitpoint.inputs.model import Indexer, Latent, Layer, LinearState, StateKind
 from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout, page_of
 from splitpoint.pricing.caches import stage_of, vector_bytes
+from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency, num_blocks
 from splitpoint.pricing.engines import resolved
-from tests.pricing.geometry import attention, compressed, gdn, gpu, laid, latent, model
+from tests.pricing.geometry import attention, compressed, gdn, gib, gpu, laid, latent, model
 
 QWEN38 = model(
     [attention(4, 256) if i % 4 == 3 else gdn(128, 16) for i in range(92)],
@@ -291,3 +292,34 @@ def test_before_0_20_the_configured_block_was_not_the_grain_of_a_hybrid() -> Non
 def test_older_versions_pack_compressed_layers_less_densely(version: str, size: int) -> None:
     layers = [compressed(0)] * 2 + [compressed(4 if i % 2 == 0 else 128) for i in range(41)]
     assert laid(model(layers), Engine(version=version)).block_bytes == size
+
+
+def test_dcp_divides_the_context_of_copies_before_blocks_are_counted() -> None:
+    latents = model([latent()] * 4)
+    kv = laid(latents, Engine(block_size=64), tp=8, dcp=8)
+    # 10,000 tokens: 1,250 on a rank, 20 blocks of 64; 157 without dcp.
+    assert blocks_per_request(kv, 10_000) == 20
+    assert blocks_per_request(laid(latents, Engine(block_size=64), tp=8), 10_000) == 157
+    assert num_blocks(kv, gib(1)) / 20 == max_concurrency(kv, gib(1), 10_000)
+
+
+def test_older_versions_print_tokens_of_all_dcp_ranks() -> None:
+    latents = model([latent()] * 4)
+    engine = Engine(version="0.14.1", block_size=64)
+    place = Topology(tp=4, dcp=4)
+    kv = laid(latents, engine, tp=4, dcp=4)
+    printed = kv_tokens_reported(kv, 100 * kv.block_bytes, 4096, engine, place)
+    assert printed == 100 * 64 * 4
+
+
+@pytest.mark.parametrize("kind", ["mamba1", "mamba2", "short_conv"])
+def test_versions_that_keep_every_state_are_refused_with_prefix_caching(kind: StateKind) -> None:
+    mixer = LinearState(
+        kind=kind, heads=8, rows=64, columns=128, conv_channels=512, conv_kernel=4, key_heads=8
+    )
+    hybrid = model([attention(8, 128), mixer])
+    for version in ("0.11.2", "0.19.1", "0.26.0"):
+        with pytest.raises(PlanError, match="behind every block"):
+            laid(hybrid, Engine(version=version))
+        laid(hybrid, Engine(version=version, prefix_caching=False))
+    laid(hybrid, Engine(version="0.28.0"))

@@ -13,7 +13,7 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.huggingface import load_model
-from splitpoint.pricing.price import Question, compare, parse_layout, price
+from splitpoint.pricing.price import Price, Question, compare, parse_layout, price
 from tests.pricing.geometry import attention, gib, gpu, latent, model
 
 OPTIONS: dict[str, Any] = {
@@ -128,6 +128,22 @@ def test_it_warns_where_published_practice_goes_wrong(subject: Any, tp: int, wor
     assert any(words in warning for warning in priced.warnings)
 
 
+def test_dcp_makes_shares_of_the_copies_that_were_warned_of() -> None:
+    subject = model([latent()] * 4)
+    engine = Engine(max_seqs=4)
+
+    def of(topology: Topology) -> Price:
+        return price(subject, None, topology, engine, context=8000, kv_bytes=gib(10))
+
+    copied, shared = of(Topology(tp=8)), of(Topology(tp=8, dcp=8))
+    assert shared.topology == "TP8DCP8"
+    assert shared.request.bytes * 8 == pytest.approx(copied.request.bytes, rel=0.02)
+    assert shared.request.slots >= 8000 > shared.request.slots - 8 * shared.block_tokens
+    assert not any("same cache" in words for words in shared.warnings)
+    partly = of(Topology(tp=8, dcp=2)).warnings
+    assert any("4 of 8 ranks each hold the same cache" in words for words in partly)
+
+
 def test_a_plain_request_on_one_gpu_is_not_warned_of() -> None:
     engine = Engine(max_seqs=4)
     priced = price(DENSE, None, Topology(), engine, context=1000, kv_bytes=gib(10))
@@ -150,6 +166,8 @@ def test_estimated_rungs_are_named_with_their_band() -> None:
         ("TP4DP4EP16", Topology(tp=4, dp=4, ep=16)),
         ("tp2dp4ep", Topology(tp=2, dp=4, ep=8)),
         ("tp1pp6", Topology(pp=6)),
+        ("tp8dcp4", Topology(tp=8, dcp=4)),
+        ("dcp2dp2tp4ep", Topology(tp=4, dp=2, ep=8, dcp=2)),
         ("eptp2dp2", Topology(tp=2, dp=2, ep=4)),
     ],
 )

@@ -44,20 +44,28 @@ class Topology(Record, frozen=True, kw_only=True):
     """One instance: tensor, data, pipeline and expert parallel degrees.
 
     `dp` > 1 means attention ranks with a KV pool each that share the experts and step together.
-    `ep` is 1 (experts cut like any matrix) or tp x dp (each rank holds whole experts).
+    `ep` is 1 (experts cut like any matrix) or tp x dp (each rank holds whole experts). `dcp`
+    (decode context parallel): so many of the tp ranks that hold copies of a cache hold a share of
+    its tokens each instead.
     """
 
     tp: Degree = 1
     dp: Degree = 1
     pp: Degree = 1
     ep: Annotated[int, Meta(ge=1)] = 1
+    dcp: Degree = 1
 
     def problems(self) -> list[Problem]:
         """Faults of the degrees together, whatever the model."""
-        if self.ep in (1, self.tp * self.dp):
-            return []
-        hint = f"1 or tp x dp = {self.tp * self.dp}"
-        return [Problem("ep", f"{self.ep} is not possible", hint)]
+        faults = []
+        if self.ep not in (1, self.tp * self.dp):
+            hint = f"1 or tp x dp = {self.tp * self.dp}"
+            faults.append(Problem("ep", f"{self.ep} is not possible", hint))
+        if self.tp % self.dcp:
+            faults.append(
+                Problem("dcp", f"{self.dcp} does not divide tp {self.tp}", "a divisor of tp")
+            )
+        return faults
 
     @property
     def gpus(self) -> int:
@@ -68,6 +76,7 @@ class Topology(Record, frozen=True, kw_only=True):
         parts = [f"TP{self.tp}"]
         parts += [f"DP{self.dp}"] if self.dp > 1 else []
         parts += [f"PP{self.pp}"] if self.pp > 1 else []
+        parts += [f"DCP{self.dcp}"] if self.dcp > 1 else []
         parts += ["+EP"] if self.ep > 1 else []
         return "".join(parts)
 
@@ -137,6 +146,7 @@ def problems(topology: Topology, model: Model) -> tuple[str, ...]:
     for layer in dict.fromkeys(model.layers):
         stored = layer.weights or model.weights
         words += _mixer_problems(topology.tp, layer.mixer, stored) if layer.mixer else []
+        words += _context_problems(topology, layer.mixer) if topology.dcp > 1 else []
         words += _ffn_problems(topology, layer.ffn, stored) if layer.ffn else []
     return tuple(dict.fromkeys(words))
 
@@ -155,6 +165,24 @@ def _mixer_problems(tp: int, mixer: Mixer, stored: WeightDtypes) -> list[str]:
             columns, dtype = heads * mixer.head_dim, stored.attention
             words += _unblocked(tp, "tp", columns, "KV columns", dtype, stored.scale_group)
     return words
+
+
+def _context_problems(topology: Topology, mixer: Mixer | None) -> list[str]:
+    """vLLM 0.32 config/model.py and kv_cache_interface.py: only copies can become shares, and
+    windows are not cut."""
+    if isinstance(mixer, Compressed):
+        return ["dcp does not cut the windows of compressed attention"]
+    if not isinstance(mixer, Attention):
+        return []
+    if mixer.window or mixer.chunk:
+        return ["dcp does not cut sliding windows or chunks"]
+    copies = topology.tp // mixer.kv_heads
+    if topology.dcp > max(copies, 1):
+        return [f"dcp {topology.dcp} is more than the {max(copies, 1)} copies of each KV head"]
+    if mixer.heads // mixer.kv_heads % topology.dcp:
+        shared = mixer.heads // mixer.kv_heads
+        return [f"dcp {topology.dcp} does not divide the {shared} query heads of a KV head"]
+    return []
 
 
 def _state_problems(tp: int, state: LinearState) -> list[str]:

@@ -68,6 +68,7 @@ class KvLayout(Record, frozen=True, kw_only=True):
     `block_bytes` = group_layers x page_bytes from the pool. `in_flight`: tokens that a window
     group may hold beyond its window. Where pages differ in size, `packed_bytes` is the block and
     `page_bytes` the largest page. With pipeline stages it describes the stage that needs most.
+    Under `dcp` a rank's full groups hold every dcp-th token of a request.
     """
 
     block_tokens: int
@@ -79,6 +80,7 @@ class KvLayout(Record, frozen=True, kw_only=True):
     packed_bytes: int = 0
     tp: int = 1
     pp: int = 1
+    dcp: int = 1
 
     @property
     def block_bytes(self) -> int:
@@ -139,6 +141,7 @@ def layout(
         packed_bytes=max(needs) if packed else 0,
         tp=topology.tp,
         pp=topology.pp,
+        dcp=topology.dcp,
     )
 
 
@@ -150,7 +153,7 @@ def blocks_per_request(layout: KvLayout, tokens: int) -> int:
 def group_blocks(layout: KvLayout, group: Group, tokens: int) -> int:
     """Blocks of one group for a request of L tokens, as the engine reserves them.
 
-    full ceil(L/B); window ceil(min(window - 1 + in flight, L)/B) + 1;
+    full ceil(ceil(L/dcp)/B); window ceil(min(window - 1 + in flight, L)/B) + 1;
     chunk ceil(min(chunk + in flight, L)/B); state: its fixed number.
     """
     if tokens <= 0:
@@ -158,7 +161,7 @@ def group_blocks(layout: KvLayout, group: Group, tokens: int) -> int:
     block = group.block_tokens or layout.block_tokens
     match group.kind:
         case "full":
-            return ceil_div(tokens, block)
+            return ceil_div(ceil_div(tokens, layout.dcp), block)
         case "window":
             # One more: a window need not start where a block does.
             return ceil_div(min(group.window - 1 + layout.in_flight, tokens), block) + 1
@@ -259,4 +262,5 @@ def _token_pool(
         packed_bytes=unit,
         tp=topology.tp,
         pp=topology.pp,
+        dcp=topology.dcp,
     )

@@ -68,11 +68,12 @@ def kv_tokens_reported(
 ) -> int:
     """The "KV cache size" in tokens as this engine version prints it.
 
-    concurrency x max length; before vLLM 0.20: blocks // groups x block tokens.
+    concurrency x max length; before vLLM 0.20: blocks // groups x block tokens x dcp.
     """
     if rules(engine, topology).tokens_by_concurrency:
         return int(max_concurrency(layout, kv_bytes, max_len) * max_len)
-    return num_blocks(layout, kv_bytes) // len(layout.groups) * layout.block_tokens
+    shares = layout.block_tokens * layout.dcp
+    return num_blocks(layout, kv_bytes) // len(layout.groups) * shares
 
 
 def bytes_for(layout: KvLayout, tokens: int, requests: int = 1) -> int:

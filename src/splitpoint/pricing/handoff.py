@@ -53,14 +53,16 @@ def handoff(model: Model, layout: KvLayout, tokens: int, *, pieces: int = 1) -> 
     return HandoffCost(
         tokens=tokens,
         bytes=sum(group.content_bytes * n for group, n in sent),
-        bytes_per_token=sum(group.content_bytes / _block(layout, group) for group in full),
+        bytes_per_token=sum(
+            group.content_bytes / (_block(layout, group) * layout.dcp) for group in full
+        ),
         fixed_bytes=sum(g.content_bytes * _sent_blocks(layout, g, model.max_len) for g in fixed),
         blocks=sum(n for _, n in sent),
         descriptors=sum(_pieces(group, pieces) * n for group, n in sent),
         descriptors_per_block=sum(_pieces(g, pieces) for g in full or fixed) / len(full or fixed),
         ranks=layout.tp * layout.pp,
         unique_bytes=sum(
-            group.content_bytes * n * layout.tp // _copies(model, group, layout.tp)
+            group.content_bytes * n * layout.tp // _copies(model, group, layout)
             for group, n in sent
         )
         * layout.pp,
@@ -100,6 +102,11 @@ def refusal(prefill: KvLayout, decode: KvLayout, p_engine: Engine, d_engine: Eng
             f"tp {prefill.tp} on prefill and tp {decode.tp} on decode: neither divides the other, "
             "so a rank would read parts of heads"
         )
+    if prefill.dcp != decode.dcp:
+        return (
+            f"dcp {prefill.dcp} on prefill and {decode.dcp} on decode: "
+            "their ranks hold different tokens"
+        )
     if prefill.block_tokens != decode.block_tokens:
         return _blocks_apart(prefill, decode)
     if prefill.pp != decode.pp and len(prefill.groups) != len(decode.groups):
@@ -133,7 +140,7 @@ def _sent_blocks(layout: KvLayout, group: Group, tokens: int) -> int:
     held = ceil_div(tokens, _block(layout, group))
     match group.kind:
         case "full":
-            return held
+            return ceil_div(ceil_div(tokens, layout.dcp), _block(layout, group))
         case "window":
             return min(ceil_div(group.window, _block(layout, group)) + 1, held)
         case "chunk":
@@ -148,14 +155,14 @@ def _pieces(group: Group, pieces: int) -> int:
     return group.layers * (pieces if group.role == "keys and values" else 1)
 
 
-def _copies(model: Model, group: Group, tp: int) -> int:
+def _copies(model: Model, group: Group, layout: KvLayout) -> int:
     """tp ranks that hold the same bytes of a group: all for latent vectors, none for states, and
-    tp / heads past the count of key-value heads."""
+    tp / heads past the count of key-value heads; over dcp, whose ranks hold shares."""
     if group.kind == "state":
         return 1
     if group.role != "keys and values":
-        return tp
+        return layout.tp // layout.dcp
     heads = max(
         layer.mixer.kv_heads for layer in model.layers if isinstance(layer.mixer, Attention)
     )
-    return max(tp // heads, 1)
+    return max(layout.tp // heads // layout.dcp, 1)

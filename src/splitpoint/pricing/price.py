@@ -15,7 +15,7 @@ from splitpoint.inputs.checks import require
 from splitpoint.inputs.deployment import Topology, problems
 from splitpoint.inputs.engine import Engine, EngineName, KvDtype
 from splitpoint.inputs.gpu import GIB, Gpu
-from splitpoint.inputs.model import Attention, Latent, Model
+from splitpoint.inputs.model import Attention, Compressed, Latent, Model
 from splitpoint.pricing.blocks import GroupKind, KvLayout, blocks_per_request, group_blocks, layout
 from splitpoint.pricing.caches import kv_dtype_of
 from splitpoint.pricing.concurrency import (
@@ -157,6 +157,7 @@ class Question(Record, frozen=True, kw_only=True):
         dp: int,
         pp: int,
         ep: int,
+        dcp: int = 1,
         engine: str,
         engine_version: str | None,
         kv_dtype: str,
@@ -192,7 +193,7 @@ class Question(Record, frozen=True, kw_only=True):
         question = cls(
             model=load_model(model),
             gpu=None if gpu is None else gpu_by_name(gpu),
-            topology=Topology(tp=tp, dp=dp, pp=pp, ep=ep),
+            topology=Topology(tp=tp, dp=dp, pp=pp, ep=ep, dcp=dcp),
             engine=settings,
             context=context,
             kv_bytes=None if kv_bytes_available is None else _size(kv_bytes_available),
@@ -313,9 +314,10 @@ def compare(
 
 
 def parse_layout(text: str) -> Topology:
-    """The topology of "tp4dp4ep16": degrees in any order, ep without a number means tp x dp."""
+    """The topology of "tp4dp4ep16" or "tp8dcp8": degrees in any order, ep without a number means
+    tp x dp."""
     where = f"layout {text[:40]!r}"
-    parts = re.findall(r"(tp|dp|pp|ep)(\d{0,5})", text.lower())
+    parts = re.findall(r"(dcp|tp|dp|pp|ep)(\d{0,5})", text.lower())
     if not parts or "".join(name + degree for name, degree in parts) != text.lower():
         raise PlanError(where, "is not a layout", "such as tp8, tp4dp4 or dp8ep8")
     degrees: dict[str, int] = {}
@@ -406,7 +408,7 @@ def _request(kv: KvLayout, tokens: int) -> Request:
     fixed = sum(group.fixed for group in kv.groups)
     full = next((group for group in kv.groups if group.kind == "full"), None)
     block = kv.block_tokens if full is None else full.block_tokens or kv.block_tokens
-    slots = 0 if full is None else group_blocks(kv, full, tokens) * block
+    slots = 0 if full is None else group_blocks(kv, full, tokens) * block * kv.dcp
     unused = max(slots - tokens, 0)
     return Request(
         tokens=tokens,
@@ -472,18 +474,18 @@ def _warnings(
 ) -> list[str]:
     """Where published practice goes wrong with these settings."""
     words = []
-    tp = topology.tp
+    tp, dcp = topology.tp, topology.dcp
     mixers = [layer.mixer for layer in model.layers]
-    if tp > 1 and any(isinstance(mixer, Latent) for mixer in mixers):
+    if tp > dcp and any(isinstance(mixer, Latent | Compressed) for mixer in mixers):
+        same = f"all {tp} ranks" if dcp == 1 else f"{tp // dcp} of {tp} ranks each"
         words.append(
-            f"latent attention is not divided by tp: all {tp} ranks hold the same cache; "
+            f"latent attention is not divided by tp: {same} hold the same cache; "
             "dp ranks would each hold other requests"
         )
     heads = [m.kv_heads for m in mixers if isinstance(m, Attention)]
-    if heads and tp > max(heads):
-        words.append(
-            f"{max(heads)} key-value heads on {tp} ranks are copied {tp // max(heads)} times"
-        )
+    if heads and tp // dcp > max(heads):
+        copies = tp // dcp // max(heads)
+        words.append(f"{max(heads)} key-value heads on {tp} ranks are copied {copies} times")
     if tp > 1 and unsharded != request.bytes:
         words.append(
             f"a request takes {gib(request.bytes)} of a rank, {gib(unsharded)} unsharded: "

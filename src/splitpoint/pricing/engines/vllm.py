@@ -6,15 +6,21 @@ Read from the sources of vLLM 0.11.2, 0.14.1, 0.17.1, 0.19.1, 0.20.2, 0.21.0, 0.
 
 from msgspec.structs import replace
 
+from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
-from splitpoint.inputs.model import Compressed, Latent, Model
+from splitpoint.inputs.model import Compressed, Latent, LinearState, Model
 from splitpoint.pricing.engines.rules import Packing, Rules, Version, version_of
 
 # vllm/engine/arg_utils.py get_batch_defaults: token budget and sequences of the API server.
 LARGE_GPU = 160 * GIB
 MIDDLE_GPU = 70 * GIB
+# model_executor/models/config.py: from the first version with prefix caching on such models until
+# before the second, the state behind every block is kept (mode "all"), in blocks that are multiples
+# of the kernel's chunk; which models do it is a property of each model's code.
+KEEPS_EVERY_STATE = (Version(0, 11), Version(0, 28))
+EVERY_STATE_KINDS = ("mamba1", "mamba2", "short_conv")
 
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
@@ -23,6 +29,8 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     Without a GPU the choices are those of an 80 GB one.
     """
     version = version_of(engine)
+    if engine.prefix_caching and KEEPS_EVERY_STATE[0] <= version < KEEPS_EVERY_STATE[1]:
+        _refuse_every_state(engine, model)
     hbm = MIDDLE_GPU if gpu is None else gpu.hbm
     # A100s are exempt by name: larger budgets cost them throughput (vLLM pull request 17885).
     small = hbm < MIDDLE_GPU or (gpu is not None and "a100" in gpu.name.lower())
@@ -100,6 +108,18 @@ def decode_sizes(engine: Engine) -> tuple[int, ...]:
     rounded = {-(-size // query) * query for size in capture_sizes(engine)}
     largest = engine.max_graph or 0
     return tuple(sorted(size for size in rounded if size <= min(widest, largest)))
+
+
+def _refuse_every_state(engine: Engine, model: Model) -> None:
+    """Prefix caching that is not priced: a block table of states that grows with the context."""
+    mixers = (layer.mixer for layer in model.layers)
+    if any(isinstance(m, LinearState) and m.kind in EVERY_STATE_KINDS for m in mixers):
+        raise PlanError(
+            "engine.version",
+            f"vLLM {engine.version} with prefix caching keeps the states of {model.name} behind "
+            "every block, which is not priced",
+            "turn prefix caching off, or take 0.28.0 or later",
+        )
 
 
 def _latent_grain(version: Version) -> int:
