@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from splitpoint.verdict.answer import Point
-from splitpoint.verdict.compare import best, comparison, judged
+from splitpoint.verdict.compare import best, comparison, excess, judged
 from tests.verdict.made import SLO, flat, made, other
 
 SPLIT = made("split", prefill=2, decode=2)
@@ -77,11 +77,12 @@ def test_the_best_of_an_arm_keeps_to_what_counts_first() -> None:
 
 
 def test_where_none_meets_the_slo_the_nearest_is_best() -> None:
-    # Shares of 10% and 9% of 1,000 are alike; 12 s are 6 x the TTFT, 0.2 s are 4 x the TPOT.
+    # 12 s are 6 x the TTFT, 0.2 s are 4 x the TPOT; failures come before both.
     late = other(MIXED, name="late", meets_slo=False, attainment=0.10, ttft=flat(12.0))
-    slow = other(MIXED, name="slow", meets_slo=False, attainment=0.09, tpot=flat(0.2))
-    rare = other(MIXED, name="rare", meets_slo=False, attainment=0.01, goodput_s=99.0)
-    assert best([late, slow, rare], SLO) == slow
+    slow = other(MIXED, name="slow", meets_slo=False, attainment=0.05, tpot=flat(0.2))
+    lossy = other(MIXED, name="lossy", meets_slo=False, success=0.5, goodput_s=99.0)
+    assert best([late, slow, lossy], SLO) == slow
+    assert excess(late, SLO) == 6.0
 
 
 @given(st.permutations(["a", "b", "c"]))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.inputs.trace import describe
 from splitpoint.verdict.claims import ratio_claim
@@ -23,6 +24,17 @@ def test_stretching_by_a_fraction_moves_to_whole_tokens_of_a_block() -> None:
     long = stretched(small.trace(2, isl=1600), 1.03)
     assert (long.block_tokens, long.isl[0]) == (16, 1600)
     assert stretched(small.trace(2, isl=1600), 1.5).isl[0] == 2400
+
+
+def test_inputs_without_identities_stretch_by_any_factor() -> None:
+    trace = small.trace(2, isl=1000)
+    bare = replace(
+        trace,
+        block_ids=trace.block_ids[:0],
+        block_starts=np.zeros(3, np.int64),
+        block_tokens=1,
+    )
+    assert stretched(bare, 1.5).isl[0] == 1500
 
 
 def test_reuse_falls_with_the_share_that_keeps_its_identities() -> None:

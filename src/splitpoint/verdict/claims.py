@@ -25,7 +25,7 @@ def ratio_claim(splits: Sequence[Point], mixed: Point, chosen: Point) -> Claim |
     turned = next((p for p in others if judged(p, mixed).winner != verdict), None)
     if not others:
         return None
-    tried = ", ".join(f"{ratio(point):.2f}" for point in sorted(splits, key=ratio))
+    tried = ", ".join(f"{ratio(point):.2f}" for point in sorted((*splits, chosen), key=ratio))
     if turned is None:
         return Claim(
             variable="P:D ratio",

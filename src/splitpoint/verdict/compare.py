@@ -24,7 +24,8 @@ SHARE_ERRORS = 2.0
 
 
 class Judgement(Record, frozen=True, kw_only=True):
-    """The winner, by what measure, and its lead: winner / loser - 1 of that measure."""
+    """The winner, by what measure, and its lead: winner / loser - 1 of that measure (0 where
+    neither wins; of goodput per GPU where one alone meets the SLO)."""
 
     winner: Winner
     by: str
@@ -35,13 +36,11 @@ def best(points: Sequence[Point], slo: Slo) -> Point | None:
     """The best point of an arm: what counts, one after the other, ties within noise passed on;
     at last the quicker pace, the earlier first token and the name.
 
-    Where none meets the SLO, the one that comes nearest: by attainment, then by how far TTFT or
-    TPOT at the SLO's percentile is over it.
+    Where none meets the SLO, the one that comes nearest: fewest failures, then the least `excess`.
     """
     able = [point for point in points if point.meets_slo]
     if not able:
-        near = _likely(points)
-        return min(near, key=lambda point: (_excess(point, slo), point.name), default=None)
+        return min(points, key=lambda point: _nearness(point, slo), default=None)
     left = _likely(_near(able, _goodput_gpu, THROUGHPUT_NOISE))
     left = _near(left, _output_gpu, THROUGHPUT_NOISE)
     return min(left, key=lambda point: (-point.interactivity, point.ttft.at_slo, point.name))
@@ -52,7 +51,7 @@ def judged(split: Point | None, mixed: Point | None) -> Judgement:
     if split is None or mixed is None:
         return _alone(split, mixed)
     if not split.meets_slo and not mixed.meets_slo:
-        return Judgement(winner="neither", by="SLO", lead=_lead(_goodput_gpu, split, mixed)[1])
+        return Judgement(winner="neither", by="SLO", lead=0.0)
     if split.meets_slo != mixed.meets_slo:
         winner: Winner = "split" if split.meets_slo else "mixed"
         return Judgement(winner=winner, by="SLO", lead=abs(_lead(_goodput_gpu, split, mixed)[1]))
@@ -121,9 +120,14 @@ def _likely(points: Sequence[Point]) -> list[Point]:
     return [p for p in points if leader.attainment - p.attainment <= _chance(leader, p)]
 
 
-def _excess(point: Point, slo: Slo) -> float:
-    """How many times the SLO's TTFT or TPOT a point takes, the worse of the two."""
+def excess(point: Point, slo: Slo) -> float:
+    """How many times the SLO's TTFT or TPOT a point takes at its percentile, the worse of both."""
     return max(point.ttft.at_slo / slo.ttft_s, point.tpot.at_slo / slo.tpot_s)
+
+
+def _nearness(point: Point, slo: Slo) -> tuple[float, float, float, str]:
+    # Failures come first, in whole per cents: percentiles are of survivors.
+    return round(1 - point.success, 2), excess(point, slo), -point.attainment, point.name
 
 
 def _chance(one: Point, other: Point) -> float:

@@ -39,7 +39,7 @@ from splitpoint.verdict.answer import (
 from splitpoint.verdict.assumptions import assumptions, rests_on
 from splitpoint.verdict.case import Case, Progress, Trial, case_of, job_of
 from splitpoint.verdict.claims import claims, ratio_claim
-from splitpoint.verdict.compare import best, comparison
+from splitpoint.verdict.compare import Winner, best, comparison
 from splitpoint.verdict.conditions import decode_bound, prefill_bound, transfer_pays, walls_hold
 from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
@@ -52,7 +52,7 @@ from splitpoint.verdict.words import spoken
 CLIMBS = 3
 # Rows of requests, over all runs, up to which whole runs are kept (about 100 bytes a row); beyond,
 # those to show are simulated once more.
-KEPT_ROWS = 2_000_000
+KEPT_ROWS = 1_000_000
 
 
 class Tried(Record, frozen=True, kw_only=True):
@@ -347,14 +347,15 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
     notes: tuple[str, ...] = ()
     candidates = [tried.trials[p.name].candidate for p in (split, mixed) if p is not None]
     if split is not None and mixed is not None:
-        turned = _turnover(case, load, tried.trials[split.name], tried.trials[mixed.name])
-        if turned.now == comparisons[-1].winner:
+        expected = comparisons[-1].winner
+        turned = _turnover(case, load, tried.trials[split.name], tried.trials[mixed.name], expected)
+        if turned.now == expected:
             made, resting = claims(turned, slo), rests_on(turned, candidates)
         else:
             notes = (
                 f"no claims from varied runs: the first {turned.requests:,} requests, which they "
                 f"replay, give {turned.now} where the whole workload gives "
-                f"{comparisons[-1].winner}",
+                f"{expected}",
             )
         ratio = ratio_claim(_same_shape(rivals.split, split), mixed, split)
         made = (*made, ratio) if ratio is not None else made
@@ -456,7 +457,7 @@ def _conditions(
     return tuple(conditions), tuple(side_walls)
 
 
-def _turnover(case: Case, load: Load, split: Trial, mixed: Trial) -> Turnover:
+def _turnover(case: Case, load: Load, split: Trial, mixed: Trial, expected: Winner) -> Turnover:
     arms = [
         Arm(candidate=trial.candidate, world=job_of(case, trial).world) for trial in (split, mixed)
     ]
@@ -465,6 +466,7 @@ def _turnover(case: Case, load: Load, split: Trial, mixed: Trial) -> Turnover:
         arms[1],
         load,
         case.plan.slo,
+        expected=expected,
         workload=case.plan.workload,
         base=case.base,
         seed=case.seed,

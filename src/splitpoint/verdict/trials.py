@@ -14,7 +14,7 @@ from splitpoint.pricing.engines import resolved
 from splitpoint.record import Record
 from splitpoint.search import budget as budgets
 from splitpoint.search.instance import Instance, holding, instance
-from splitpoint.search.match import Estimate, calibrated, matched
+from splitpoint.search.match import PER_ARM, Estimate, calibrated, matched
 from splitpoint.search.space import Space, lacking
 from splitpoint.search.world import Candidate, candidate_of
 from splitpoint.verdict.answer import Figure, Rejected
@@ -23,7 +23,10 @@ from splitpoint.verdict.case import Case, Trial, named, trial_of
 # Simulated per arm and number of GPUs while the fewest that hold the SLO are looked for.
 PER_ARM_FEWER = 2
 # Deployments that the estimates left out and that the answer names one by one.
-NAMED_PRUNED = 40
+NAMED_PRUNED = 20
+# With one load or two there is time to simulate more of each arm.
+FEW_LOADS = 2
+PER_ARM_FEW_LOADS = 10
 
 
 class Field(Record, frozen=True, kw_only=True):
@@ -69,14 +72,12 @@ def field(case: Case, space: Space) -> Field:
             gpus=plan.gpus,
             # In an open loop the simulator finds the fewest GPUs itself (`fewer`).
             all_gpus=plan.search.all_gpus or load.concurrency is None,
+            per_arm=PER_ARM_FEW_LOADS if len(case.loads) <= FEW_LOADS else PER_ARM,
         )
         for estimate in choice.chosen:
             trials += _routed(case, _parts(estimate), index)
         rejected += _pruned(choice.pruned, case, index)
-        rejected += [
-            Rejected(name=f"P {p.topology} + D {d.topology}", why=why)
-            for p, d, why in choice.refused
-        ]
+        rejected += _refused(choice.refused)
     return Field(
         trials=tuple(trials),
         rejected=tuple(dict.fromkeys(rejected)),
@@ -180,6 +181,21 @@ def _parts(estimate: Estimate) -> Parts:
     return [
         ("prefill", estimate.first, estimate.firsts),
         ("decode", estimate.decode, estimate.decodes),
+    ]
+
+
+def _refused(pairs: Sequence[tuple[Instance, Instance, str]]) -> list[Rejected]:
+    """Pairs that cannot hand over, those with the same reason told together."""
+    by_reason: dict[str, list[str]] = {}
+    for prefill, decode, why in pairs:
+        words = f"P {prefill.topology} + D {decode.topology}"
+        by_reason.setdefault(why, []).append(words)
+    return [
+        Rejected(
+            name=names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more pairs",
+            why=why,
+        )
+        for why, names in by_reason.items()
     ]
 
 

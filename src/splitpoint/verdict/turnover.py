@@ -27,12 +27,14 @@ from splitpoint.verdict.answer import Point
 from splitpoint.verdict.compare import Winner, judged
 from splitpoint.verdict.points import point
 
-# Requests that the varied runs replay: a trace's first ones, so that the many runs of all factors
-# cost about as much as the search. The finding is void where they do not repeat the verdict.
+# Requests that the varied runs replay, a trace's first ones or some waves of a closed loop's
+# users, so that the many runs of all factors cost about as much as the search.
 REQUESTS = 2_000
+WAVES = 4
 HALVINGS = 3
-WIDE = (1 / 8, 1 / 4, 1 / 2, 2.0, 4.0, 8.0)
-NEAR = (1 / 4, 1 / 2, 2 / 3, 3 / 2, 2.0, 4.0)
+# In this order every second one still lies on both sides of the present.
+WIDE = (1 / 2, 1 / 4, 2.0, 4.0, 1 / 8, 8.0)
+NEAR = (1 / 2, 2 / 3, 2.0, 3 / 2, 1 / 4, 4.0)
 
 
 class Arm(Record, frozen=True, kw_only=True):
@@ -87,16 +89,18 @@ def turnover(
     load: Load,
     slo: Slo,
     *,
+    expected: Winner,
     workload: Workload,
     base: Path,
     seed: int,
     workers: int | None = None,
     done: Callable[[float], None] | None = None,
 ) -> Turnover:
-    """The flips of every knob around the present worlds and load."""
-    trace = load.trace if len(load.trace) <= REQUESTS else first(load.trace, REQUESTS)
-    present = Varied(split=split.world, mixed=mixed.world, trace=trace)
-    knobs = _knobs(present, load, workload, base)
+    """The flips of every knob around the present worlds and load.
+
+    `expected`: the verdict. Where the opening of the trace does not repeat it, the whole trace is
+    replayed, on every second factor.
+    """
     judge = partial(
         _winners,
         split=split,
@@ -106,32 +110,50 @@ def turnover(
         closed_loop=workload.closed_loop,
         workers=workers,
     )
-    tries = [(knob, factor) for knob in knobs for factor in knob.factors]
+    whole = Varied(split=split.world, mixed=mixed.world, trace=load.trace)
+    present = replace(whole, trace=_opening(load))
+    (now,) = judge([present])
+    step = 1
+    if now != expected and len(present.trace) < len(load.trace):
+        # Longer runs on a coarser grid: about the same work.
+        present, step = whole, 2
+        (now,) = judge([present])
+    knobs = _knobs(present, load, workload, base)
+    tries = [(knob, factor) for knob in knobs for factor in knob.factors[::step]]
     rounds = HALVINGS + 1
-    now, *found = judge([present, *(knob.vary(present, factor) for knob, factor in tries)])
+    if done is not None:
+        done(1 / (rounds + 1))
+    found = judge([knob.vary(present, factor) for knob, factor in tries])
     known: dict[str, dict[float, Winner]] = {knob.name: {1.0: now} for knob in knobs}
     for (knob, factor), winner in zip(tries, found, strict=True):
         known[knob.name][factor] = winner
     for halving in range(HALVINGS):
         if done is not None:
-            done((halving + 1) / rounds)
+            done((halving + 2) / (rounds + 1))
         open_ = [(knob, bracket) for knob in knobs if (bracket := _bracket(known[knob.name], now))]
         middles = [(knob, _middle(bracket)) for knob, bracket in open_]
         winners = judge([knob.vary(present, middle) for knob, middle in middles])
         for (knob, middle), winner in zip(middles, winners, strict=True):
             known[knob.name][middle] = winner
     flips = tuple(_flip(knob, known[knob.name], now) for knob in knobs)
-    return Turnover(now=now, requests=len(trace), flips=flips)
+    return Turnover(now=now, requests=len(present.trace), flips=flips)
+
+
+def _opening(load: Load) -> Trace:
+    """The first requests of a load's trace, enough to show its steady state."""
+    count = max(REQUESTS, WAVES * (load.concurrency or 0))
+    return load.trace if count >= len(load.trace) else first(load.trace, count)
 
 
 def stretched(trace: Trace, factor: float) -> Trace:
     """The trace with every input `factor` times as long and its reuse unchanged.
 
-    Identity blocks grow with the inputs (to whole tokens), so the same blocks are shared.
+    Identity blocks grow with the inputs, to whole tokens, so the same blocks are shared.
     """
     block = max(1, round(trace.block_tokens * factor))
-    grown = trace.isl.astype(np.int64) * block / trace.block_tokens
-    isl = np.maximum(np.ceil(grown), 1).astype(np.int32)
+    # Without identities nothing ties the inputs to whole blocks.
+    grown = block / trace.block_tokens if len(trace.block_ids) else factor
+    isl = np.maximum(np.ceil(trace.isl * grown), 1).astype(np.int32)
     return replace(trace, isl=isl, block_tokens=block)
 
 
@@ -153,7 +175,7 @@ def _knobs(present: Varied, load: Load, workload: Workload, base: Path) -> tuple
     knobs = [
         Knob(
             name="load",
-            unit="users" if load.concurrency else "req/s",
+            unit="users" if load.concurrency else "req/s in the busiest minute",
             now=float(rate),
             factors=WIDE if load.concurrency is None else tuple(f for f in WIDE if rate * f >= 1),
             vary=partial(_at_load, load=load, workload=workload, base=base),

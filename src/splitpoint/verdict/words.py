@@ -6,6 +6,10 @@ from itertools import groupby
 from splitpoint.inputs.plan import Plan
 from splitpoint.units import percent, seconds
 from splitpoint.verdict.answer import Claim, Comparison, Condition, Point, Rejected, Verdict
+from splitpoint.verdict.compare import best, excess
+
+# What a user can ask less of; the other knobs scale what is predicted.
+ASKED = ("load", "context")
 
 
 def spoken(
@@ -60,7 +64,11 @@ def spoken(
         reasons.append("over the loads: " + _over_loads(by_load))
     if choice == "neither":
         reasons += [_missing(point, plan) for point in (split, mixed) if point is not None]
-        reasons += [f"what would do: {claim.words}" for claim in claims if claim.flips_at]
+        reasons += [
+            f"what would do: {claim.variable}: {claim.words}"
+            for claim in claims
+            if claim.variable in ASKED and claim.flips_at is not None
+        ]
     return Verdict(
         choice=choice,  # type: ignore[arg-type]
         headline=_headline(choice, chosen, split, mixed, plan, load),
@@ -84,22 +92,23 @@ def _headline(
     slo = f"TTFT {plan.slo.ttft_s:g} s and TPOT {plan.slo.tpot_s * 1e3:g} ms"
     under = f"p{plan.slo.percentile:g} of {slo}"
     if chosen is None:
-        best = max(
-            (point for point in (split, mixed) if point is not None),
-            key=lambda point: point.attainment,
-        )
+        present = [point for point in (split, mixed) if point is not None]
+        nearest = best(present, plan.slo)
+        assert nearest is not None
         return (
-            f"Neither: no deployment that was tried on {best.gpus} GPUs holds {under} under "
-            f"{load}; {best.name} comes nearest with {percent(best.attainment)} of requests"
+            f"Neither: no deployment that was tried on {nearest.gpus} GPUs holds {under} under "
+            f"{load}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a factor of "
+            f"{excess(nearest, plan.slo):.2g}"
         )
     numbers = (
         f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU, {chosen.interactivity:.0f} "
         f"tok/s/user on {chosen.gpus} GPUs under {load}"
     )
+    name = chosen.name.removesuffix(f" @ {load}")
     words = {
-        "split": f"Split: {chosen.name} holds {under} with {numbers}",
-        "mixed": f"Do not split: {chosen.name} holds {under} with {numbers}",
-        "either": f"Either: split and mixed tie; {chosen.name} holds {under} with {numbers}",
+        "split": f"Split: {name} holds {under} with {numbers}",
+        "mixed": f"Do not split: {name} holds {under} with {numbers}",
+        "either": f"Either: split and mixed tie; {name} holds {under} with {numbers}",
     }
     return words[choice]
 
