@@ -97,8 +97,8 @@ def _headline(
         assert nearest is not None
         return (
             f"Neither: no deployment that was tried on {nearest.gpus} GPUs holds {under} under "
-            f"{load}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a factor of "
-            f"{excess(nearest, plan.slo):.2g}"
+            f"{load}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a factor "
+            f"of {excess(nearest, plan.slo):.2g}"
         )
     numbers = (
         f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU, {chosen.interactivity:.0f} "
