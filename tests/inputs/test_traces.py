@@ -72,7 +72,7 @@ def file(tmp_path: Path) -> Callable[..., Path]:
         if isinstance(content, dict):
             content = json.dumps(content)
         data = content if isinstance(content, bytes) else str(content).encode()
-        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        path.write_bytes(gzip.compress(data, mtime=0) if name.endswith(".gz") else data)
         return path
 
     return write
@@ -389,7 +389,7 @@ def mooncake_with(**changes: object) -> str:
             ("line 2", "block_size", "64"),
         ),
         ('{\n"requests": [\n', "t.json", ("line 1", "JSON")),
-        (gzip.compress(b"x" * 99)[:-9], "t.csv", ("t.csv",)),
+        (gzip.compress(b"x" * 99, mtime=0)[:-9], "t.csv", ("t.csv",)),
     ],
 )
 def test_a_bad_row_is_refused_with_its_line_and_field(
