@@ -95,6 +95,7 @@ def test_sglang_prints_gib_under_the_name_of_gb() -> None:
     log = one(SGLANG)
     assert (log.engine, log.device) == ("sglang", "gpu")
     assert printed(log) == {
+        "utilization": 0.82,
         "free_at_start": 138.02,
         "weights": 79.80,
         "kv_tokens": 509157,

@@ -28,6 +28,8 @@ FigureName = Literal[
     "graph_estimate",
     "graph_actual",
     "kv",
+    "state_slots",
+    "state_pool",
     "kv_blocks",
     "kv_tokens",
     "concurrency",
@@ -72,6 +74,8 @@ class Settings(Record, frozen=True, kw_only=True):
     quantization: str | None = None
     prefix_caching: bool | None = None
     eager: bool | None = None
+    max_graph: int | None = None
+    graph_mode: str | None = None
     async_scheduling: bool | None = None
     drafts: int | None = None
     draft_method: str | None = None
@@ -140,9 +144,15 @@ VLLM_LINES = (
         + SIZE,
         names=("weights", "non_torch", "peak_activation", "kv"),
     ),
-    _Pattern(regex=r"total_gpu_memory=" + SIZE, names=("total",)),
-    _Pattern(regex=r"non_torch_memory=" + SIZE, names=("non_torch",)),
+    # 0.6: "name=value" at first, then a table of names and values, a line each.
+    _Pattern(regex=r"total_gpu_memory(?:=|\s{2,})" + SIZE, names=("total",)),
+    _Pattern(regex=r"gpu_memory_utilization\s{2,}" + NUMBER, names=("utilization",)),
+    _Pattern(regex=r"current vLLM instance can use\s{2,}" + SIZE, names=("requested",)),
+    _Pattern(regex=r"model weights take\s{2,}" + SIZE, names=("weights",)),
+    _Pattern(regex=r"non_torch_memory(?:=|\s{2,})" + SIZE, names=("non_torch",)),
+    _Pattern(regex=r"PyTorch activation peak memory\s{2,}" + SIZE, names=("peak_activation",)),
     _Pattern(regex=r"kv_cache_size=" + SIZE, names=("kv",)),
+    _Pattern(regex=r"available_kv_cache_memory\s{2,}" + SIZE, names=("kv",)),
     _Pattern(regex=r"torch peak memory increase: " + SIZE, names=("peak_activation",)),
     _Pattern(regex=r"weights memory: " + SIZE, names=("weights",)),
     _Pattern(
@@ -165,6 +175,7 @@ VLLM_LINES = (
         + r" for CUDAGraph memory",
         names=("weights", "peak_activation", "non_torch", "graph_actual"),
     ),
+    _Pattern(regex=r"'gpu_memory_utilization': " + NUMBER, names=("utilization",)),
     _Pattern(regex=r"Estimated CUDA graph memory: " + SIZE + " total", names=("graph_estimate",)),
     _Pattern(
         regex=r"CUDA graph pool memory: " + SIZE + r" \(actual\), " + SIZE + r" \(estimated\)",
@@ -189,13 +200,25 @@ SGLANG_LINES = (
     _Pattern(regex=r"KV Cache is allocated\..*[ ,]KV size: " + SIZE, names=("kv",)),
     _Pattern(regex=r"max_total_num_tokens=" + NUMBER, names=("kv_tokens",)),
     _Pattern(regex=r"Capture cuda graph end\..*mem usage=" + SIZE, names=("graph_actual",)),
+    _Pattern(regex=r"\bmem_fraction_static=" + NUMBER, names=("utilization",)),
+    _Pattern(
+        regex=r"Mamba Cache is allocated\..*max_mamba_cache_size: " + NUMBER, names=("state_slots",)
+    ),
 )
-SGLANG_HALVES = re.compile(r"KV Cache is allocated\..*K size: " + SIZE + ", V size: " + SIZE)
+# Figures that SGLang prints in two halves.
+SGLANG_HALVES: tuple[tuple[FigureName, re.Pattern[str]], ...] = (
+    ("kv", re.compile(r"KV Cache is allocated\..*K size: " + SIZE + ", V size: " + SIZE)),
+    (
+        "state_pool",
+        re.compile(
+            r"Mamba Cache is allocated\..*conv_state size: " + SIZE + ".*ssm_state size: " + SIZE
+        ),
+    ),
+)
 
 ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 CONTAINER = re.compile(r"^([A-Za-z0-9][\w./-]{0,80}?)\s+\| ")
 POD = re.compile(r"^\[(pod/[\w./-]{1,200})\] ")
-ENGINE_OF_LINE = re.compile(r"\((?:EngineCore|Worker|VllmWorker)_?DP(\d+)|[ _]DP(\d+)[ _]TP\d+")
 LAST_LINE = re.compile(r"init engine \(profile|Application startup complete|The server is fired up")
 ERRORS = (
     r"To serve at least one request with the models?'s max seq len.*",
@@ -303,11 +326,10 @@ def _figures(text: str, engine: str) -> Iterable[tuple[FigureName, str]]:
         found = regex.search(text)
         if found:
             yield from zip(names, found.groups(), strict=True)
-    if engine == "sglang" and (halves := SGLANG_HALVES.search(text)):
-        sizes = [_value(half) for half in halves.groups()]
-        if None not in sizes:
-            total = sum(size for size in sizes if size is not None)
-            yield "kv", f"{total:.2f}"
+    if engine == "sglang":
+        for name, halves in SGLANG_HALVES:
+            if found := halves.search(text):
+                yield name, f"{sum(float(half.replace(',', '')) for half in found.groups()):.2f}"
 
 
 def _value(printed: str) -> float | None:
@@ -478,6 +500,7 @@ def _settings(texts: list[str], engine: str) -> Settings:
             max_seqs=number(r"max_running_requests=(\d+)"),
             block_size=number(r"page_size=(\d+)"),
             kv_dtype=word(r"kv_cache_dtype='([^']+)'"),
+            state_dtype=word(r"mamba_ssm_dtype='([^']+)'"),
             dtype=word(r"\bdtype='([^']+)'"),
             quantization=word(r"quantization='([^']+)'"),
             eager=flag(r"disable_cuda_graph=(True|False)"),
@@ -503,6 +526,8 @@ def _settings(texts: list[str], engine: str) -> Settings:
         quantization=word(r"\bquantization=(?!None)([\w-]+)"),
         prefix_caching=flag(r"enable_prefix_caching=(True|False)"),
         eager=flag(r"enforce_eager=(True|False)"),
+        max_graph=number(r"max_cudagraph_capture_size'?[=:] ?(\d+)"),
+        graph_mode=word(r"cudagraph_mode'?[=:] ?<?'?(?:CUDAGraphMode\.)?([A-Z_]+)"),
         async_scheduling=flag(r"'async_scheduling': (True|False)"),
         drafts=number(
             r"num_spec_tokens=(\d+)",

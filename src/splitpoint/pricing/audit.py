@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology, problems
-from splitpoint.inputs.engine import Engine, EngineName, KvDtype
+from splitpoint.inputs.engine import Engine, EngineName, GraphMode, KvDtype
 from splitpoint.inputs.files import open_text
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.huggingface import load_model
@@ -21,7 +21,7 @@ from splitpoint.inputs.model import Model
 from splitpoint.inputs.startup import FigureName, Seen, Settings, StartupLog, parse
 from splitpoint.pricing.blocks import KvLayout, layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency, num_blocks
-from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.engines import resolved, rules
 from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import ladder
 from splitpoint.record import Record
@@ -37,6 +37,8 @@ ROWS: tuple[FigureName, ...] = (
     "non_torch",
     "graph_estimate",
     "kv",
+    "state_slots",
+    "state_pool",
     "block_tokens",
     "state_padding_percent",
     "kv_blocks",
@@ -154,6 +156,8 @@ def _known(log: StartupLog, model: Model | None, gpu: Gpu | None) -> _Known:
     missing = []
     if log.engine == "unknown":
         missing.append("the log names no engine that is known here")
+    elif log.version is None:
+        missing.append(f"the version is not stated: the rules of {Engine().version} are used")
     if model is None:
         named = log.settings.model
         missing.append(
@@ -174,7 +178,9 @@ def _known(log: StartupLog, model: Model | None, gpu: Gpu | None) -> _Known:
             kv = layout(model, topology, settled, smallest_block=smallest)
         except PlanError as error:
             missing.append(str(error))
-    if kv is not None and log.settings.max_len is None:
+    if kv is not None and log.engine == "sglang" and len(kv.groups) > 1:
+        missing.append("SGLang keeps a pool for each kind of layer: how it divides them is not")
+    elif kv is not None and log.engine == "vllm" and log.settings.max_len is None:
         missing.append("the longest length is not stated")
     return _Known(
         log=log,
@@ -201,7 +207,8 @@ def _cast(model: Model, word: str | None) -> Model:
 
 def _topology(settings: Settings) -> Topology:
     tp, dp, pp = (degree or 1 for degree in (settings.tp, settings.dp, settings.pp))
-    return Topology(tp=tp, dp=dp, pp=pp, ep=tp * dp if settings.expert_parallel else 1)
+    ep = tp * dp if settings.expert_parallel else 1
+    return Topology(tp=tp, dp=dp, pp=pp, ep=ep, dcp=settings.dcp or 1)
 
 
 def _engine(log: StartupLog) -> Engine:
@@ -222,9 +229,17 @@ def _engine(log: StartupLog) -> Engine:
         max_len=settings.max_len,
         prefix_caching=settings.prefix_caching is not False,
         async_scheduling=settings.async_scheduling is not False and not cpu,
-        graphs=not settings.eager and not cpu,
+        graphs=not settings.eager and not cpu and settings.graph_mode != "NONE",
+        max_graph=settings.max_graph or None,
+        graph_mode=_graph_mode(settings.graph_mode),
         drafts=settings.drafts or 0,
     )
+
+
+def _graph_mode(word: str | None) -> GraphMode:
+    """vLLM's word as one of ours; FULL alone captures mixed steps too, as piecewise graphs do."""
+    name = (word or "").lower()
+    return name if name in get_args(GraphMode) else Engine().graph_mode  # type: ignore[return-value]
 
 
 def _dtype(word: str | None) -> KvDtype:
@@ -280,21 +295,37 @@ def _of_layout(known: _Known) -> dict[FigureName, _Range]:
     if kv.unpadded_state_bytes:
         found["block_tokens"] = _exact(kv.block_tokens)
         found["state_padding_percent"] = _exact(100 * kv.padding_share)
+    slots = log.seen("state_slots")
+    if engine.name == "sglang" and slots is not None and not engine.drafts:
+        # One slot more than it says takes what padded batches write (measured: Qwen3.8-27B on
+        # GB10, 360 slots of 0.99 and 50.77 GiB; sgl-project/sglang#32184).
+        states = sum(group.content_bytes for group in kv.groups if group.kind == "state")
+        found["state_pool"] = _exact((slots.high + 1) * states / GIB)
     pool = _pool(log)
-    if pool is None or log.settings.max_len is None:
+    length = log.settings.max_len or 0
+    if pool is None or (not length and engine.name == "vllm"):
         return found
-    length = log.settings.max_len
     topology = known.topology
 
     def spread(figure: list[float]) -> _Range:
         return _Range(value=figure[0], low=figure[1], high=figure[2])
 
+    if engine.name == "sglang":
+        if not any(group.window for group in kv.groups):
+            found["kv_tokens"] = spread([size / _token_bytes(kv) for size in pool])
+        return found
     found["kv_blocks"] = spread([float(num_blocks(kv, size)) for size in pool])
     found["concurrency"] = spread([max_concurrency(kv, size, length) for size in pool])
     found["kv_tokens"] = spread(
         [float(kv_tokens_reported(kv, size, length, engine, topology)) for size in pool]
     )
     return found
+
+
+def _token_bytes(kv: KvLayout) -> float:
+    """Bytes that a token takes of SGLang's attention pool: the layers that keep every token."""
+    full = [group for group in kv.groups if group.kind == "full"]
+    return sum(group.content_bytes / (group.block_tokens or kv.block_tokens) for group in full)
 
 
 def _pool(log: StartupLog) -> tuple[int, int, int] | None:
@@ -319,19 +350,42 @@ def _of_ladder(known: _Known) -> dict[FigureName, _Range]:
         or known.layout is None
     ):
         return {}
-    rungs = ladder(known.model, known.gpu, known.topology, known.engine)
-    total = known.gpu.hbm_gib
-    found = {
-        "total": _exact(total),
+    model, topology, engine = known.model, known.topology, known.engine
+    rungs = ladder(model, known.gpu, topology, engine)
+    printed_total = log.seen("total")
+    total = printed_total.high if printed_total else known.gpu.hbm_gib
+    found: dict[FigureName, _Range] = {
+        "total": _exact(known.gpu.hbm_gib),
         "weights": _exact(rungs["weights"].bytes / GIB),
-        "peak_activation": _exact(rungs["activations"].bytes / GIB),
-        "non_torch": _exact(rungs["non_torch"].bytes / GIB),
-        "graph_estimate": _exact(rungs["graphs"].bytes / GIB),
-        "kv": _exact(rungs.kv_bytes / GIB),
     }
-    if log.seen("utilization") is not None:
-        found["requested"] = _exact(total * known.engine.utilization)
-    return found  # type: ignore[return-value]
+    if engine.name == "vllm":
+        found["peak_activation"] = _exact(rungs["activations"].bytes / GIB)
+        found["non_torch"] = _exact(rungs["non_torch"].bytes / GIB)
+        if rules(engine, topology).charges_graphs:
+            found["graph_estimate"] = _exact(rungs["graphs"].bytes / GIB)
+        found["requested"] = _exact(total * engine.utilization)
+    # The rest of what was printed above: a rung that is off is marked once, not again here.
+    above = replace(known.gpu, hbm_gib=total)
+    rest = ladder(model, above, topology, engine, overrides=_printed_rungs(log, above))
+    if not any(group.kind == "state" for group in known.layout.groups) or engine.name == "vllm":
+        found["kv"] = _exact(rest.kv_bytes / GIB)
+    return found
+
+
+def _printed_rungs(log: StartupLog, gpu: Gpu) -> dict[str, int]:
+    names: dict[str, FigureName] = {
+        "weights": "weights",
+        "activations": "peak_activation",
+        "non_torch": "non_torch",
+        "graphs": "graph_estimate",
+    }
+    printed = {rung: seen for rung, name in names.items() if (seen := log.seen(name)) is not None}
+    given = {rung: round(seen.high * GIB) for rung, seen in printed.items()}
+    free = log.seen("free_at_start")
+    if log.engine == "sglang" and free is not None and free.low <= gpu.hbm_gib:
+        # SGLang takes its fraction of what is free then; the rest of the device is lost before.
+        given["non_torch"] = gpu.hbm - round(free.low * GIB)
+    return given
 
 
 def _compared(name: FigureName, log: StartupLog, predicted: dict[FigureName, _Range]) -> Compared:
@@ -436,7 +490,7 @@ def audit_files(paths: Sequence[Path], model: str | None, gpu: str | None) -> Au
     `model` stands for every engine's; without it each log's own name is looked up, which may find
     nothing. Without `gpu` the GPU is recognised by the memory that the log prints.
     """
-    logs = [log for path in paths for log in parse(open_text(path), str(path))]
+    logs = [log for path in paths for log in parse(open_text(path, errors="replace"), str(path))]
     if not any(log.figures or log.engine != "unknown" for log in logs):
         raise PlanError(
             str(paths[0]), "holds no line that a known engine prints", "a vLLM or SGLang log"

@@ -17,13 +17,15 @@ NAMES = {
     "non_torch": "outside PyTorch, GiB",
     "graph_estimate": "CUDA graphs, estimated, GiB",
     "kv": "KV memory, GiB",
+    "state_slots": "state slots",
+    "state_pool": "state pool, GiB",
     "block_tokens": "block tokens",
     "state_padding_percent": "state padding, %",
     "kv_blocks": "KV blocks",
     "concurrency": "concurrency",
     "kv_tokens": "KV tokens",
 }
-WHOLE = ("block_tokens", "kv_blocks", "kv_tokens")
+WHOLE = ("state_slots", "block_tokens", "kv_blocks", "kv_tokens")
 COLUMNS = (
     Column("figure", "name"),
     Column("printed"),
