@@ -335,14 +335,14 @@ class Oracle:
                 if (parent, name) not in known:
                     chain = (*parent, name)
                     if before is not None and before.isl % trace.block_tokens:
-                        last = before.isl // trace.block_tokens
+                        end = before.isl // trace.block_tokens
                         same = (
-                            depth == last
-                            and len(before.chain) == last + 1
+                            depth == end
+                            and len(before.chain) == end + 1
                             and (depth == 0 or before.chain[depth - 1] == parent)
                         )
-                        if same and before.chain[last] not in adopted:
-                            chain = before.chain[last]
+                        if same and before.chain[end] not in adopted:
+                            chain = before.chain[end]
                             adopted.add(chain)
                     known[parent, name] = chain
                 parent = known[parent, name]

@@ -4,7 +4,7 @@ order the events take."""
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
-from splitpoint.sim.kernel import allocating_kernel
+from splitpoint.sim.kernel import allocating_entry
 
 ONE = 1 << 20
 
@@ -20,7 +20,7 @@ def rates(seed: int, tokens: Longs, drafts: int, acceptance: tuple[float, ...]) 
     Each step yields 1 + the drafts accepted in a row; the steps that `tokens` take are drawn
     step by step, and the rate is their mean, so that the request ends at the drawn step.
     """
-    chances: Floats = np.cumprod(np.asarray(acceptance[:drafts], np.float64))
+    chances = np.multiply.accumulate(np.array(acceptance[:drafts], np.float64))
     if len(chances) == 0:
         return np.full(len(tokens), ONE, np.int64)
     steps = np.maximum(_steps(np.random.default_rng([seed, 1]), tokens, chances), 1)
@@ -28,7 +28,7 @@ def rates(seed: int, tokens: Longs, drafts: int, acceptance: tuple[float, ...]) 
     return rate
 
 
-@allocating_kernel
+@allocating_entry
 def _steps(rng: np.random.Generator, tokens: Longs, chances: Floats) -> Longs:
     steps = np.zeros(len(tokens), np.int64)
     for i in range(len(tokens)):

@@ -15,6 +15,8 @@ from typing import ParamSpec, TypeVar
 import numba
 import numpy as np
 
+from splitpoint.sim.inner import InnerCompiler
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Rows = np.recarray[tuple[int], np.dtype[np.record]]
@@ -36,19 +38,29 @@ FOLDER = _folder()
 
 
 def kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile `function` on first call and keep the machine code in `FOLDER`.
+    """A function that compiled code calls: it becomes part of its `entry`.
 
     Kernels allocate nothing: their arrays belong to the caller, so no references are counted.
     """
-    return _compiled(function, False)
+    if numba.config.DISABLE_JIT:
+        return function
+    compiled: Callable[P, R] = numba.njit(
+        pipeline_class=InnerCompiler, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+    return compiled
 
 
-def allocating_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """As `kernel`, for functions that make arrays of their own."""
-    return _compiled(function, True)
+def entry(function: Callable[P, R]) -> Callable[P, R]:
+    """A function of kernels that Python calls; its machine code is kept in `FOLDER`."""
+    return _cached(function, False)
 
 
-def _compiled(function: Callable[P, R], counted: bool) -> Callable[P, R]:
+def allocating_entry(function: Callable[P, R]) -> Callable[P, R]:
+    """As `entry`, for functions that make arrays of their own."""
+    return _cached(function, True)
+
+
+def _cached(function: Callable[P, R], counted: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
     given = numba.config.CACHE_DIR

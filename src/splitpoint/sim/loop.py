@@ -9,7 +9,7 @@ from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import schedule
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed
-from splitpoint.sim.kernel import kernel
+from splitpoint.sim.kernel import entry, kernel
 from splitpoint.sim.life import arrive, expire_lease, finish, time_out
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.seats import (
@@ -23,14 +23,14 @@ from splitpoint.sim.seats import (
     leave_seat,
     request_of,
 )
-from splitpoint.sim.series import record
+from splitpoint.sim.series import record, write
 from splitpoint.sim.state import FLOWED, FRESH, HELD, NEVER, PREFILL, Sim
 from splitpoint.sim.steps import elapsed, sync, touch
 
 
-@kernel
+@entry
 def run(s: Sim) -> None:
-    """Play the whole trace."""
+    """Play the whole trace; the last row of each rank is its state at the end."""
     clock = s.clock[0]
     while True:
         step = s.busy_key[s.busy[0]] if clock.busy > 0 else NEVER
@@ -59,6 +59,8 @@ def run(s: Sim) -> None:
             late = s.arrived[clock.timed]
             clock.timed += 1
             time_out(s, late, when)
+    for r in range(len(s.ranks)):
+        write(s, r, clock.now)
 
 
 @kernel

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.inputs.trace import Ints, Longs
-from splitpoint.sim.kernel import allocating_kernel
+from splitpoint.sim.kernel import allocating_entry
 
 
 class Names(NamedTuple):
@@ -51,7 +51,7 @@ def names(
     return Names(starts[:-1].astype(np.int64), name, cover, after, count)
 
 
-@allocating_kernel
+@allocating_entry
 def _grow(
     starts: Longs, ids: Longs, tokens: int, isl: Longs, previous: Longs, size: int, name: Longs
 ) -> int:
@@ -88,7 +88,7 @@ def _grow(
     return count
 
 
-@allocating_kernel
+@allocating_entry
 def _continued(
     starts: Longs, name: Longs, isl: Longs, osl: Longs, cover: Longs, following: Longs
 ) -> Longs:

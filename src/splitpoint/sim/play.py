@@ -8,7 +8,6 @@ from splitpoint.sim import pointer  # noqa: F401 (teaches numba what a Sim is)
 from splitpoint.sim.build import build
 from splitpoint.sim.kernel import announce
 from splitpoint.sim.loop import run
-from splitpoint.sim.series import write
 from splitpoint.sim.state import INFEASIBLE, PICOS, UNFINISHED, Sim
 from splitpoint.sim.world import World
 
@@ -33,8 +32,6 @@ def play(
     run(s)
     ended = s.requests.end[s.requests.end >= 0]
     last = int(ended.max()) if len(ended) else 0
-    for r in range(len(s.ranks)):
-        write(s, r, max(last, int(s.clock[0].now)))
     return Run(
         name=name,
         origin="simulated",

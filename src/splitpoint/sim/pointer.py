@@ -58,8 +58,6 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
 
 @lower_getattr_generic(SimType)
 def _load_field(context: Any, builder: Any, kind: SimType, value: Any, name: str) -> Any:
-    # Kernels stay functions: inlined into one another they would take minutes to compile.
-    builder.function.attributes.add("noinline")
     place = 0
     for other, field in kind.fields.items():
         if other == name:
