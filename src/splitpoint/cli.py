@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 # click's own, wherever typer keeps it
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
+INTERRUPTED = 130
+STOPPED = "interrupted; nothing was written"
+
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
@@ -40,18 +43,22 @@ Sets = Annotated[
 def main() -> None:
     """Entry point of the `splitpoint` command."""
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        code = app(standalone_mode=False) or 0
     except PlanError as error:
         _fail(str(error), 2)
     except OutsideError as error:
         _fail(str(error), 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; nothing was written", 130)
+        _fail(STOPPED, INTERRUPTED)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our pipe has left; there is nobody to tell
         sys.exit(1)
     except UsageError as error:
         _fail(getattr(error, "format_message", error.__str__)(), 2)
+    else:
+        if code == INTERRUPTED:  # typer turns Ctrl-C into this code without a word
+            _fail(STOPPED, code)
+        sys.exit(code)
 
 
 def _fail(line: str, code: int) -> None:
