@@ -143,11 +143,17 @@ def _by_pace(estimate: Estimate) -> tuple[bool, float, float]:
     return not estimate.feasible, float(f"{estimate.tpot:.2g}"), -estimate.rate
 
 
+def _by_first_token(estimate: Estimate) -> tuple[bool, float, float]:
+    """Feasible first, then by TTFT to two digits, then by rate."""
+    return not estimate.feasible, float(f"{estimate.ttft:.2g}"), -estimate.rate
+
+
 def _best(estimates: Sequence[Estimate], count: int) -> list[Estimate]:
-    """The best `count` in turn by rate and by pace, with few of each shape."""
+    """The best `count` in turn by rate, by pace and by first token, with few of each shape."""
     picked: dict[int, Estimate] = {}
     shapes: Counter[tuple[int, int]] = Counter()
-    orders = [iter(sorted(estimates, key=key)) for key in (_by_rate, _by_pace)]
+    keys = (_by_rate, _by_pace, _by_first_token)
+    orders = [iter(sorted(estimates, key=key)) for key in keys]
     while len(picked) < count and orders:
         for order in list(orders):
             for estimate in order:

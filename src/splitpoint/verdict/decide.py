@@ -43,7 +43,7 @@ from splitpoint.verdict.compare import Winner, best, comparison
 from splitpoint.verdict.conditions import decode_bound, prefill_bound, transfer_pays, walls_hold
 from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
-from splitpoint.verdict.trials import Field, fewer, field, neighbours
+from splitpoint.verdict.trials import Field, fewer, field, neighbours, rerouted
 from splitpoint.verdict.turnover import Arm, Turnover, turnover
 from splitpoint.verdict.walls import walls
 from splitpoint.verdict.words import spoken
@@ -119,7 +119,7 @@ def decided(
     )
     decision = _decision(case, tried)
     tried = _fewest(case, tried, first, decision)
-    tried = _climbed(case, tried, decision)
+    tried = _climbed(case, tried, first, decision)
     tried = replace(tried, points=_with_frontier(tried.points))
     load = case.loads[decision]
     runs = _runs(case, tried, _shown(case, tried, load))
@@ -203,26 +203,27 @@ def _simulated(
     )
 
 
-def _climbed(case: Case, tried: Tried, decision: int) -> Tried:
+def _climbed(case: Case, tried: Tried, known: Field, decision: int) -> Tried:
     """What was tried, with the neighbours of each arm's best under the decision load, as long as
-    they are better than it."""
+    they are better than it, and where that ends under every routing."""
     label = case.loads[decision].label
-    known: set[str] = set()
+    seen: set[str] = set()
     for climb in range(CLIMBS):
-        rivals = tried.rivals(label, case.plan.slo)
-        tops = _tops(case, rivals)
+        tops = _tops(case, tried.rivals(label, case.plan.slo))
         fresh = [
             near
             for top in tops
-            if top.name not in known
-            for near in neighbours(case, tried.trials[top.name])
+            if top.name not in seen
+            for near in neighbours(case, known, tried.trials[top.name])
         ]
-        known |= {top.name for top in tops}
+        seen |= {top.name for top in tops}
         if not fresh:
             break
         share = 0.5 + 0.1 * climb / CLIMBS
         tried = _simulated(case, tried, fresh, share, share + 0.1 / CLIMBS)
-    return tried
+    tops = _tops(case, tried.rivals(label, case.plan.slo))
+    others = [other for top in tops for other in rerouted(case, tried.trials[top.name])]
+    return _simulated(case, tried, others, 0.6, 0.6)
 
 
 def _tops(case: Case, rivals: Rivals) -> list[Point]:

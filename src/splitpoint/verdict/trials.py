@@ -1,7 +1,7 @@
 """What is tried: the candidates of every load, and the neighbours of the best ones.
 
 The estimates choose a first field; then each arm climbs: a split moves GPUs between its sides, a
-mixed deployment halves and doubles its token budget. Both arms get the same chance to improve.
+mixed deployment halves and doubles its token budget, both make their instances wider or narrower.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.search import budget as budgets
 from splitpoint.search.instance import Instance, holding, instance
@@ -26,7 +27,7 @@ PER_ARM_FEWER = 2
 NAMED_PRUNED = 20
 # With one load or two there is time to simulate more of each arm.
 FEW_LOADS = 2
-PER_ARM_FEW_LOADS = 10
+PER_ARM_FEW_LOADS = 8
 
 
 class Field(Record, frozen=True, kw_only=True):
@@ -102,11 +103,20 @@ def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> t
     return tuple(t for estimate in choice.chosen for t in _routed(case, _parts(estimate), load))
 
 
-def neighbours(case: Case, trial: Trial) -> tuple[Trial, ...]:
-    """The trials one step away from a trial, on the same GPUs, under every routing."""
+def neighbours(case: Case, known: Field, trial: Trial) -> tuple[Trial, ...]:
+    """The trials one step away from a trial, on the same GPUs, under its own routing."""
     candidate = trial.candidate
-    steps = _moved(candidate) if candidate.deployment.split else _rebudgeted(case, candidate)
-    return tuple(found for parts in steps for found in _routed(case, parts, trial.load))
+    moved = _moved(candidate) if candidate.deployment.split else _rebudgeted(case, candidate)
+    steps = [*moved, *_widened(case, known, candidate)]
+    routing = candidate.deployment.routing
+    return tuple(trial_of(case, candidate_of(parts, routing), trial.load) for parts in steps)
+
+
+def rerouted(case: Case, trial: Trial) -> tuple[Trial, ...]:
+    """The trial under every routing of the plan."""
+    pools = zip(trial.candidate.deployment.pools, trial.candidate.instances, strict=True)
+    parts: Parts = [(pool.role, ready, pool.replicas) for pool, ready in pools]
+    return tuple(_routed(case, parts, trial.load))
 
 
 Parts = list[tuple[Role, Instance, int]]
@@ -127,6 +137,48 @@ def _moved(candidate: Candidate) -> Iterator[Parts]:
         prefills, decodes = pools[0].replicas + sign * more, pools[1].replicas - sign * less
         if prefills > 0 and decodes > 0:
             yield [("prefill", prefill, prefills), ("decode", decode, decodes)]
+
+
+def _widened(case: Case, known: Field, candidate: Candidate) -> Iterator[Parts]:
+    """The deployment with one pool's instances of twice or half the tensor ranks, half or twice
+    as many of them, where they are legal and the pools can still hand over."""
+    roles = [pool.role for pool in candidate.deployment.pools]
+    counts = [pool.replicas for pool in candidate.deployment.pools]
+    for place, (now, count) in enumerate(zip(candidate.instances, counts, strict=True)):
+        for tp, replicas in ((2 * now.topology.tp, count / 2), (now.topology.tp // 2, 2 * count)):
+            if tp < 1 or replicas != int(replicas):
+                continue
+            ready = _alike(case, known, now, tp)
+            if ready is None:
+                continue
+            instances = [*candidate.instances]
+            instances[place] = ready
+            if len(instances) == 2 and _apart(*instances) is not None:
+                continue
+            numbers = [*counts]
+            numbers[place] = int(replicas)
+            yield list(zip(roles, instances, numbers, strict=True))
+
+
+def _alike(case: Case, known: Field, now: Instance, tp: int) -> Instance | None:
+    """An instance like another one with other tensor ranks; None if it is not legal here."""
+    topology = replace(now.topology, tp=tp, ep=tp * now.topology.dp if now.topology.ep > 1 else 1)
+    pool = known.apart or known.together[0]
+    same = (
+        ready
+        for ready in pool
+        if ready.topology == topology and ready.engine.drafts == now.engine.drafts
+    )
+    found = next(same, None)
+    budget = now.engine.batched_tokens
+    if found is None or budget is None or found.engine.batched_tokens == budget:
+        return found
+    return _with_budget(case, found, budget)
+
+
+def _apart(prefill: Instance, decode: Instance) -> str | None:
+    """Why two instances cannot hand over."""
+    return refusal(prefill.holding.layout, decode.holding.layout, prefill.engine, decode.engine)
 
 
 def _rebudgeted(case: Case, candidate: Candidate) -> Iterator[Parts]:

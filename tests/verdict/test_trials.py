@@ -1,0 +1,71 @@
+"""Neighbours: one step away, on the same GPUs."""
+
+from pathlib import Path
+
+import pytest
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.plan import EnginePlan, Plan, Search
+from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.search.world import candidate_of
+from splitpoint.verdict.case import Case, case_of, trial_of
+from splitpoint.verdict.trials import Field, neighbours
+from tests.search import small
+
+TWO = Topology(tp=2)
+
+
+def case(budget: int | None = None) -> Case:
+    """A plan of 8 H20s with one routing."""
+    plan = Plan(
+        model="Qwen/Qwen3-30B-A3B",
+        gpu="H20",
+        gpus=8,
+        workload=Workload(isl=1000, osl=50, rate=2.0, requests=20),
+        slo=Slo(ttft_s=3.0, tpot_s=0.05),
+        engine=EnginePlan(batched_tokens=budget, max_seqs=64, max_len=16384),
+        search=Search(routing=("round_robin",)),
+    )
+    return case_of(plan, base=Path(), tell=lambda _stage, _share: None, workers=1)
+
+
+def known() -> Field:
+    """A field of one- and two-GPU instances."""
+    ready = (small.ready(), small.ready(TWO))
+    return Field(trials=(), rejected=(), apart=ready, together=(ready,))
+
+
+def names(*pools: tuple[str, Topology, int], budget: int | None = None) -> set[str]:
+    """The neighbours of a deployment."""
+    parts = [(role, small.ready(topology), count) for role, topology, count in pools]
+    one = case(budget)
+    trial = trial_of(one, candidate_of(parts, "round_robin"), 0)  # type: ignore[arg-type]
+    found = neighbours(one, known(), trial)
+    assert all(each.candidate.deployment.gpus == trial.candidate.deployment.gpus for each in found)
+    return {each.candidate.shape for each in found}
+
+
+def test_a_split_moves_gpus_and_changes_widths() -> None:
+    assert names(("prefill", Topology(), 4), ("decode", TWO, 2)) == {
+        "P 2xTP1 + D 3xTP2",
+        "P 6xTP1 + D 1xTP2",
+        "P 2xTP2 + D 2xTP2",
+        "P 4xTP1 + D 4xTP1",
+    }
+
+
+def test_no_side_is_emptied() -> None:
+    assert names(("prefill", Topology(), 1), ("decode", Topology(), 1)) == set()
+
+
+def test_a_mixed_deployment_changes_its_budget_and_its_width() -> None:
+    assert names(("mixed", Topology(), 8)) == {
+        "8xTP1 budget=1024",
+        "8xTP1 budget=4096",
+        "4xTP2 budget=2048",
+    }
+
+
+@pytest.mark.parametrize("budget", [2048])
+def test_a_budget_that_the_plan_sets_stays(budget: int) -> None:
+    assert names(("mixed", TWO, 4), budget=budget) == {"8xTP1 budget=2048"}
