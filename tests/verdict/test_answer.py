@@ -81,6 +81,22 @@ def test_the_choice_is_a_point_that_meets_the_slo() -> None:
     assert {wall.side for wall in found.walls} == {"mixed", "prefill", "decode"}
 
 
+def test_the_fewest_gpus_of_each_arm_are_looked_for() -> None:
+    found, _ = solved(SMALL)
+    (words,) = [reason for reason in found.verdict.reasons if reason.startswith("fewest GPUs")]
+    able = [point for point in found.points if point.meets_slo]
+    for arm, split in (("split", True), ("mixed", False)):
+        least = min(point.gpus for point in able if point.deployment.split is split)
+        assert f"{arm} {least}" in words
+    assert min(point.gpus for point in found.points) < SMALL.gpus
+
+
+def test_all_gpus_are_used_where_the_plan_says_so() -> None:
+    search = msgspec.structs.replace(SMALL.search, all_gpus=True, routing=("round_robin",))
+    found, _ = solved(msgspec.structs.replace(SMALL, search=search))
+    assert {point.gpus for point in found.points} == {SMALL.gpus}
+
+
 def test_every_assumed_number_is_listed_with_its_source() -> None:
     found, _ = solved(SMALL)
     assumed = [figure for figure in found.assumptions if figure.origin == "assumed"]

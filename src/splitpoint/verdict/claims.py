@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 
 from splitpoint.inputs.workload import Slo
-from splitpoint.units import percent
+from splitpoint.units import bandwidth, percent
 from splitpoint.verdict.answer import Claim, Point
 from splitpoint.verdict.compare import Judgement, judged
 from splitpoint.verdict.turnover import Flip, Turnover
+
+BYTES = "bytes/s"
 
 
 def claims(found: Turnover, slo: Slo) -> tuple[Claim, ...]:
@@ -55,16 +57,18 @@ def ratio(point: Point) -> float:
 def _claim(flip: Flip, found: Turnover, slo: Slo) -> Claim:
     knob = flip.knob
     if flip.factor is None:
-        low, high = knob.now * flip.low, knob.now * flip.high
+        low = _amount(knob.now * flip.low, knob.unit)
+        high = _amount(knob.now * flip.high, knob.unit)
         return Claim(
             variable=knob.name,
             now=knob.now,
             flips_at=None,
             unit=knob.unit,
-            words=f"no other arm wins between {low:.4g} and {high:.4g} {knob.unit}",
+            words=f"no other arm wins between {low} and {high}",
             refute=f"any measurement in that range in which {_other(found)} wins",
         )
     at = knob.now * flip.factor
+    said = _amount(at, knob.unit)
     return Claim(
         variable=knob.name,
         now=knob.now,
@@ -72,7 +76,7 @@ def _claim(flip: Flip, found: Turnover, slo: Slo) -> Claim:
         unit=knob.unit,
         words=f"{flip.winner} wins from about {at:.4g} {knob.unit} ({_change(flip.factor)})",
         refute=(
-            f"measure both arms beyond {at:.4g} {knob.unit}: the claim is false if {flip.winner} "
+            f"measure both arms beyond {said}: the claim is false if {flip.winner} "
             f"does not lead there by the goodput within TTFT {slo.ttft_s:g} s and TPOT "
             f"{slo.tpot_s:g} s"
         ),
@@ -83,5 +87,8 @@ def _other(found: Turnover) -> str:
     return {"split": "mixed", "mixed": "split"}.get(found.now, "one arm")
 
 
-def _change(factor: float) -> str:
-    return f"x {factor:.3g}"
+def _amount(value: float, unit: str) -> str:
+    """A value in its unit, in figures that a person reads."""
+    if unit.startswith(BYTES):
+        return bandwidth(value) + unit.removeprefix(BYTES)
+    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"

@@ -233,21 +233,27 @@ def _tops(case: Case, rivals: Rivals) -> list[Point]:
 
 
 def _fewest(case: Case, tried: Tried, known: Field, decision: int) -> Tried:
-    """What was tried, with the deployments on the fewest GPUs that hold an open-loop load in
-    either arm; the number is halved as long as the SLO is met."""
+    """What was tried, with both arms on the fewest GPUs that hold an open-loop load in either; the
+    number is halved as long as the SLO is met."""
     load = case.loads[decision]
-    able = [found for found in tried.under(load.label) if found.meets_slo]
-    if case.plan.search.all_gpus or load.concurrency is not None or not able:
+    if case.plan.search.all_gpus or load.concurrency is not None:
         return tried
-    holds, fails = min(found.gpus for found in able), 0
-    hit_share = max(found.pools[0].prefix_hit_share for found in able)
-    while holds - fails > 1:
-        middle = (holds + fails) // 2
-        trials = fewer(case, known, decision, middle, hit_share)
-        tried = _simulated(case, tried, trials, 0.5, 0.5)
-        found = [tried.points[t.name] for t in trials if t.name in tried.points]
-        met = [point.gpus for point in found if point.meets_slo]
-        holds, fails = (min(met), fails) if met else (holds, middle)
+    for split in (True, False):
+        ours = [p for p in tried.under(load.label) if p.deployment.split is split]
+        able = {found.gpus: found for found in ours if found.meets_slo}
+        if not able:
+            continue
+        holds = min(able)
+        # A split takes two GPUs at least.
+        fails = max((p.gpus for p in ours if p.gpus < holds), default=int(split))
+        hit_share = able[holds].pools[0].prefix_hit_share
+        while holds - fails > 1:
+            middle = (holds + fails) // 2
+            trials = fewer(case, known, decision, middle, hit_share)
+            tried = _simulated(case, tried, trials, 0.5, 0.5)
+            found = [tried.points[t.name] for t in trials if t.name in tried.points]
+            met = [p.gpus for p in found if p.meets_slo and p.deployment.split is split]
+            holds, fails = (min(met), fails) if met else (holds, middle)
     return tried
 
 
@@ -373,12 +379,23 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             claims=made,
             rests_on=resting,
             by_load=_by_load(case, tried),
+            fewest=_holding(tried, load),
             rejected=tried.rejected,
         ),
         walls=side_walls,
         assumptions=assumptions(candidates, links, case.model, case.gpu),
         notes=notes,
     )
+
+
+def _holding(tried: Tried, load: Load) -> dict[str, int]:
+    """The fewest GPUs on which each arm was seen to meet the SLO, by arm."""
+    able = [found for found in tried.under(load.label) if found.meets_slo]
+    arms = {"split": True, "mixed": False}
+    counts = {
+        arm: [p.gpus for p in able if p.deployment.split is split] for arm, split in arms.items()
+    }
+    return {arm: min(gpus) for arm, gpus in counts.items() if gpus}
 
 
 def _sole(case: Case, tried: Tried, load: Load, rivals: Rivals) -> Point | None:

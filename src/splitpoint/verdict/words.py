@@ -1,6 +1,6 @@
 """The verdict in words: a choice, one sentence for it, and reasons with their numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from splitpoint.inputs.plan import Plan
@@ -24,11 +24,13 @@ def spoken(
     claims: tuple[Claim, ...],
     rests_on: tuple[str, ...],
     by_load: Sequence[tuple[str, str]],
+    fewest: Mapping[str, int],
     rejected: Sequence[Rejected],
 ) -> Verdict:
     """The verdict on the last comparison, each arm at its best routing.
 
-    `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use.
+    `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use;
+    `fewest`: the fewest GPUs on which each arm was seen to hold it.
     """
     final = comparisons[-1]
     if split is None and mixed is None:
@@ -45,6 +47,9 @@ def spoken(
             f"{sole.name} holds the SLO on {sole.gpus} GPUs, fewer than any {other} deployment "
             f"can use here; what follows compares both on more",
         )
+    if fewest:
+        counts = ", ".join(f"{arm} {gpus}" for arm, gpus in fewest.items())
+        reasons.append(f"fewest GPUs that were seen to hold the SLO: {counts}")
     reasons += [
         f"at equal routing ({found.routing}): {found.words}"
         for found in comparisons[:-1]
