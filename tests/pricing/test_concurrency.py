@@ -3,9 +3,11 @@
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.model import Experts, Layer
 from splitpoint.pricing.blocks import blocks_per_request, group_blocks
 from splitpoint.pricing.concurrency import (
     bytes_for,
@@ -15,7 +17,7 @@ from splitpoint.pricing.concurrency import (
     num_blocks,
     requests_held,
 )
-from tests.pricing.geometry import attention, compressed, gdn, gib, gpu, laid, model
+from tests.pricing.geometry import attention, compressed, gdn, gib, gpu, laid, latent, model
 
 DENSE = model([attention(2, 64)] * 4, drafts=[attention(2, 64)])
 KV = laid(DENSE, Engine(block_size=128))
@@ -104,3 +106,25 @@ def test_versions_before_0_28_weigh_the_blocks_of_compressed_layers_by_their_byt
     newer = laid(model(layers), Engine(version="0.32.0", batched_tokens=512, max_seqs=8))
     need = blocks_per_request(newer, 4096)
     assert max_concurrency(newer, gib(10), 4096) == num_blocks(newer, gib(10)) / need
+
+
+def test_tensor_parallelism_is_set_against_replicas_on_the_same_gpus() -> None:
+    device = gpu(79.25, 80)
+    table = costs(
+        model([attention(2, 128)] * 32), device, Topology(tp=4), Engine(), 10_000, overrides={}
+    )
+    layouts = {cost.after: cost for cost in table if cost.setting == "layout"}
+    assert set(layouts) == {"2xTP2", "4xTP1"}
+    # Two heads on four ranks are copied once: two instances of two ranks hold twice as many, but
+    # for the weights, which they hold twice.
+    assert 1.8 < layouts["2xTP2"].requests_after / layouts["2xTP2"].requests_before < 2.0
+
+
+def test_tensor_parallelism_is_set_against_data_parallelism_where_experts_are_shared() -> None:
+    experts = Layer(mixer=latent(), ffn=Experts(count=64, active=4, width=512))
+    subject = replace(model([latent()] * 8), layers=(experts,) * 8)
+    table = costs(subject, gpu(79.25, 80), Topology(tp=8), Engine(), 10_000, overrides={})
+    layouts = {cost.after: cost for cost in table if cost.setting == "layout"}
+    assert set(layouts) == {"TP4DP2", "TP1DP8"}
+    eight = layouts["TP1DP8"]
+    assert 7 < eight.requests_after / eight.requests_before < 9

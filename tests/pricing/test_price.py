@@ -128,6 +128,24 @@ def test_it_warns_where_published_practice_goes_wrong(subject: Any, tp: int, wor
     assert any(words in warning for warning in priced.warnings)
 
 
+def test_blocks_that_pools_of_other_degrees_cannot_take_are_warned_of() -> None:
+    told = Question.of(**{**OPTIONS, "tp": 8, "drafts": 3}).price().warnings
+    meeting = next(words for words in told if "handed between" in words)
+    assert "blocks of 1,088 tokens" in meeting
+    assert "tp 4 (2,176)" in meeting
+    plain = price(DENSE, None, Topology(tp=2), Engine(), context=1000, kv_bytes=gib(10))
+    assert not any("handed between" in words for words in plain.warnings)
+
+
+def test_the_fraction_that_is_not_given_is_the_versions_own() -> None:
+    def fraction(**change: Any) -> float:
+        return Question.of(**{**OPTIONS, **change}).engine.utilization
+
+    assert fraction() == 0.92
+    assert fraction(engine_version="0.19.1") == 0.9
+    assert fraction(engine="trtllm", engine_version="1.0") == 0.9
+
+
 def test_dcp_makes_shares_of_the_copies_that_were_warned_of() -> None:
     subject = model([latent()] * 4)
     engine = Engine(max_seqs=4)

@@ -21,7 +21,7 @@ from splitpoint.inputs.model import Model
 from splitpoint.inputs.startup import FigureName, Seen, Settings, StartupLog, parse
 from splitpoint.pricing.blocks import KvLayout, layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency, num_blocks
-from splitpoint.pricing.engines import resolved, rules
+from splitpoint.pricing.engines import default_utilization, resolved, rules
 from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import ladder
 from splitpoint.record import Record
@@ -216,10 +216,11 @@ def _engine(log: StartupLog) -> Engine:
     name: EngineName = "sglang" if log.engine == "sglang" else "vllm"
     cpu = log.device == "cpu"
     utilization = log.seen("utilization")
+    version = log.version or Engine().version
     return Engine(
         name=name,
-        version=log.version or Engine().version,
-        utilization=utilization.high if utilization else Engine().utilization,
+        version=version,
+        utilization=utilization.high if utilization else default_utilization(name, version),
         kv_dtype=_dtype(settings.kv_dtype),
         state_dtype=_dtype(settings.state_dtype),
         block_size=settings.block_size or (CPU_BLOCK if cpu else None),

@@ -4,11 +4,11 @@ Two figures stand side by side: what the engine prints (blocks over blocks per r
 longest length) and what it can admit (block 0 is never used, requests are whole).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.deployment import Topology, problems
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype, Model
@@ -19,12 +19,16 @@ from splitpoint.pricing.ladder import ladder
 from splitpoint.record import Record
 from splitpoint.units import ceil_div
 
+LAYOUT_RUNGS = {"weights", "activations", "non_torch", "graphs", "kv"}
 DTYPE_STEPS: tuple[Dtype, ...] = ("bf16", "fp8")
 UTILIZATION_STEP = 0.01
 
 
 class Cost(Record, frozen=True, kw_only=True):
-    """One change of one setting, and the requests of a rank before and after it."""
+    """One change of one setting, and the requests of a rank before and after it.
+
+    For the setting "layout" they are those of all ranks, on the same GPUs.
+    """
 
     setting: str
     before: str
@@ -90,10 +94,11 @@ def costs(
     *,
     overrides: Mapping[str, int],
 ) -> tuple[Cost, ...]:
-    """What drafts, utilisation, the graph reserve, block size, KV dtype and prefix caching cost.
+    """What drafts, utilisation, the graph reserve, block size, KV dtype, prefix caching and tensor
+    against data parallelism cost.
 
     Each setting is changed alone from the given one; an unset value follows the engine's rules,
-    and a rung that is set stays as it is.
+    and a rung that is set stays as it is (one that is set for this layout rules out others).
     """
     base = _held(model, gpu, topology, engine, tokens, overrides)
     kv_dtype = kv_dtype_of(model, engine)
@@ -128,7 +133,7 @@ def costs(
             replace(engine, prefix_caching=not engine.prefix_caching),
         )
     )
-    return tuple(
+    settings = tuple(
         Cost(
             setting=setting,
             before=before,
@@ -138,6 +143,41 @@ def costs(
         )
         for setting, before, after, changed in changes
     )
+    if LAYOUT_RUNGS & set(overrides):
+        return settings
+    return settings + tuple(_layouts(model, gpu, topology, engine, tokens, overrides, base))
+
+
+def _layouts(
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    tokens: int,
+    overrides: Mapping[str, int],
+    base: int,
+) -> Iterator[Cost]:
+    """Half the tensor parallelism, and none, made up for by data parallel ranks, or by replicas
+    where the model has no experts to share."""
+    for parts in sorted({2, topology.tp}):
+        if topology.tp % parts or topology.tp == 1:
+            continue
+        tp, dp = topology.tp // parts, topology.dp * parts
+        ranks = replace(topology, tp=tp, dp=dp, dcp=1)
+        alone = replace(topology, tp=tp, dcp=1)
+        if not problems(ranks, model):
+            other, copies, name = ranks, 1, str(ranks)
+        elif not problems(alone, model):
+            other, copies, name = alone, parts, f"{parts}x{alone}"
+        else:
+            continue
+        yield Cost(
+            setting="layout",
+            before=str(topology),
+            after=name,
+            requests_before=base * topology.dp,
+            requests_after=copies * other.dp * _held(model, gpu, other, engine, tokens, overrides),
+        )
 
 
 def _held(

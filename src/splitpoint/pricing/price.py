@@ -5,7 +5,7 @@ with its shortfall.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -27,16 +27,15 @@ from splitpoint.pricing.concurrency import (
     num_blocks,
     requests_held,
 )
-from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.engines import default_utilization, resolved
+from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import SET_BY_USER, Ladder, Origin, RungName, ladder
 from splitpoint.record import Record
 from splitpoint.units import gib, parse_size
 
-# vLLM 0.32 config/cache.py (published); SGLang's mem_fraction_static varies by GPU and tp around
-# this (assumed); TensorRT-LLM's free_gpu_memory_fraction (published, 1.0).
-DEFAULT_UTILIZATION: dict[EngineName, float] = {"vllm": 0.92, "sglang": 0.88, "trtllm": 0.9}
 # A CUDA context takes 2.5 GiB or more on GB300 (vLLM blog 2026-09-21): above that a given
 # non-torch figure probably has it inside.
+MEETING_DEGREES = (1, 2, 4, 8)
 KIND_ORDER: tuple[GroupKind, ...] = ("full", "window", "chunk", "state")
 CONTEXT_TWICE = round(3.1 * GIB)
 
@@ -177,10 +176,12 @@ class Question(Record, frozen=True, kw_only=True):
         from splitpoint.inputs.huggingface import load_model
 
         name = _word("--engine", engine, EngineName)
+        version = engine_version or Engine().version
+        taken = default_utilization(name, version) if utilization is None else utilization
         settings = Engine(
             name=name,
-            version=engine_version or Engine().version,
-            utilization=DEFAULT_UTILIZATION[name] if utilization is None else utilization,
+            version=version,
+            utilization=taken,
             kv_dtype=_word("--kv-dtype", kv_dtype, KvDtype),
             state_dtype=_word("--state-dtype", state_dtype, KvDtype),
             drafts=drafts,
@@ -491,6 +492,7 @@ def _warnings(
             f"a request takes {gib(request.bytes)} of a rank, {gib(unsharded)} unsharded: "
             "dividing a rank's memory by the unsharded bytes gives too few requests"
         )
+    words += _meeting_warnings(model, topology, engine, kv)
     if any(group.kind == "state" for group in kv.groups) and engine.drafts:
         words.append(
             f"each of {sum(g.kind == 'state' for g in kv.groups)} state groups holds "
@@ -504,6 +506,25 @@ def _warnings(
     if rungs is not None:
         words += _ladder_warnings(rungs)
     return words
+
+
+def _meeting_warnings(
+    model: Model, topology: Topology, engine: Engine, kv: KvLayout
+) -> Iterator[str]:
+    """Other tensor parallel degrees of this model whose blocks could not be handed over."""
+    apart = []
+    for tp in MEETING_DEGREES:
+        other = replace(topology, tp=tp, ep=1, dp=1, dcp=1)
+        if problems(other, model):
+            continue
+        theirs = layout(model, other, engine)
+        if theirs.block_tokens != kv.block_tokens and refusal(kv, theirs, engine, engine):
+            apart.append(f"tp {tp} ({theirs.block_tokens:,})")
+    if apart:
+        yield (
+            f"blocks of {kv.block_tokens:,} tokens cannot be handed between prefill and decode "
+            f"pools of {', '.join(apart)}"
+        )
 
 
 def _ladder_warnings(rungs: Ladder) -> list[str]:
