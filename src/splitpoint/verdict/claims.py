@@ -74,7 +74,7 @@ def _claim(flip: Flip, found: Turnover, slo: Slo) -> Claim:
         now=knob.now,
         flips_at=at,
         unit=knob.unit,
-        words=f"{flip.winner} wins from about {at:.4g} {knob.unit} ({_change(flip.factor)})",
+        words=f"{flip.winner} wins from about {said} (x {flip.factor:.3g})",
         refute=(
             f"measure both arms beyond {said}: the claim is false if {flip.winner} "
             f"does not lead there by the goodput within TTFT {slo.ttft_s:g} s and TPOT "
