@@ -114,6 +114,12 @@ def price(
     kv_dtype: Annotated[str, typer.Option(help="auto, bf16, fp8, int8, nvfp4.")] = "auto",
     state_dtype: Annotated[str, typer.Option(help="Dtype of linear states.")] = "auto",
     drafts: Annotated[int, typer.Option(min=0, help="Speculative tokens per step.")] = 0,
+    draft_model: Annotated[
+        str | None, typer.Option(help="A model of its own that drafts: name or config.json.")
+    ] = None,
+    weights_index: Annotated[
+        Path | None, typer.Option(help="model.safetensors.index.json: weights as published.")
+    ] = None,
     context: Annotated[int | None, typer.Option(min=1, help="Tokens of one request.")] = None,
     utilization: Annotated[float | None, typer.Option(help="gpu_memory_utilization.")] = None,
     batched_tokens: Annotated[int | None, typer.Option(min=1, help="Token budget.")] = None,
@@ -159,6 +165,8 @@ def price(
         block_size=block_size,
         kv_bytes_available=kv_bytes_available,
         rungs=sets or [],
+        draft_model=draft_model,
+        weights_index=weights_index,
     )
     if compare is None:
         priced = asked.price()

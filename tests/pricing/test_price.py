@@ -1,8 +1,11 @@
 """The price of a request as the command prints it, from options to figures."""
 
+import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +16,7 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.huggingface import load_model
-from splitpoint.pricing.price import Price, Question, compare, parse_layout, price
+from splitpoint.pricing.price import Price, PricedRung, Question, compare, parse_layout, price
 from tests.pricing.geometry import attention, gib, gpu, latent, model
 
 OPTIONS: dict[str, Any] = {
@@ -301,3 +304,85 @@ def test_rungs_and_pools_are_read_with_and_without_units() -> None:
     assert of("4294967296", []).kv_bytes == of("4 GiB", []).kv_bytes == 2**32
     assert of(None, ["weights=169.5"]).overrides == {"weights": gib(169.5)}
     assert of(None, ["weights=10 GB"]).overrides == {"weights": 10**10}
+
+
+def test_a_draft_model_brings_layers_and_weights_of_its_own() -> None:
+    base = {
+        **OPTIONS,
+        "model": "Qwen/Qwen3-32B",
+        "kv_dtype": "auto",
+        "kv_bytes_available": None,
+        "gpu": "H200",
+        "tp": 2,
+        "drafts": 4,
+        "prefix_caching": True,
+    }
+    alone = Question.of(**base).price()
+    drafted = Question.of(**base, draft_model="Qwen/Qwen3-0.6B").price()
+    held = {rung.rung: rung.bytes for rung in alone.ladder}
+    more = {rung.rung: rung.bytes for rung in drafted.ladder}
+    draft = Question.of(**{**base, "model": "Qwen/Qwen3-0.6B", "drafts": 0}).price()
+    assert more["weights"] - held["weights"] == next(
+        rung.bytes for rung in draft.ladder if rung.rung == "weights"
+    )
+    # 64 layers of four heads on a rank, and 28 more of four: all with 128 columns, in one group.
+    assert (alone.block_bytes, drafted.block_bytes) == (64 * 16 * 2048, 92 * 16 * 2048)
+    with pytest.raises(PlanError, match="nothing to draft"):
+        Question.of(**{**base, "drafts": 0}, draft_model="Qwen/Qwen3-0.6B")
+
+
+def index_file(folder: Path, size: object, layers: int, extra: Sequence[str] = ()) -> Path:
+    names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(layers)]
+    tree = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys([*names, *extra], "a")}
+    path = folder / "model.safetensors.index.json"
+    path.write_text(json.dumps(tree))
+    return path
+
+
+def test_weights_follow_the_checkpoints_index_where_one_is_given(tmp_path: Path) -> None:
+    base = {
+        **OPTIONS,
+        "model": "Qwen/Qwen3-32B",
+        "kv_dtype": "auto",
+        "kv_bytes_available": None,
+        "gpu": "H200",
+    }
+
+    def weights(tp: int, size: int | None) -> PricedRung:
+        given = None if size is None else index_file(tmp_path, size, 64)
+        ladder = Question.of(**{**base, "tp": tp}, weights_index=given).price().ladder
+        return next(rung for rung in ladder if rung.rung == "weights")
+
+    stated = 2 * 32_762_123_264  # its parameters, in 16 bit
+    for tp in (1, 2, 8):
+        assert weights(tp, stated).bytes == pytest.approx(weights(tp, None).bytes, rel=1e-4)
+        assert weights(tp, stated).origin == "published"
+    assert weights(2, 2 * stated).bytes == pytest.approx(2 * weights(2, None).bytes, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("size", "layers", "words"),
+    [
+        ("many", 64, "total_size"),
+        (-1, 64, "total_size"),
+        (True, 64, "total_size"),
+        (10**10, 0, "names no tensors"),
+        (10**10, 30, "ends at layer 29"),
+    ],
+)
+def test_an_index_of_another_model_is_refused(
+    size: object, layers: int, words: str, tmp_path: Path
+) -> None:
+    path = index_file(tmp_path, size, layers)
+    with pytest.raises(PlanError, match=words):
+        Question.of(**{**OPTIONS, "model": "Qwen/Qwen3-32B"}, weights_index=path)
+
+
+def test_draft_tensors_in_an_index_are_not_charged_without_drafts(tmp_path: Path) -> None:
+    base = {**OPTIONS, "gpu": "GB300", "tp": 8, "ep": 8, "kv_bytes_available": None}
+    size = 10**12
+    plain = Question.of(**base, weights_index=index_file(tmp_path, size, 92)).price()
+    extra = ["mtp.layers.0.mlp.up_proj.weight"]
+    drafted = Question.of(**base, weights_index=index_file(tmp_path, size, 92, extra)).price()
+    assert drafted.ladder[3].rung == "weights"
+    assert drafted.ladder[3].bytes < plain.ladder[3].bytes

@@ -169,7 +169,9 @@ class Model(Record, frozen=True, kw_only=True):
     default). `parameters` is the published count where the source states one. `encoder` is the
     parameter count of the vision and audio encoders that are loaded beside the text model.
     `rotary_dim`: columns of the rotary position tables, summed over distinct tables. `inferred`:
-    values that no source states, each with how it was inferred; what rests on them says so."""
+    values that no source states, each with how it was inferred; what rests on them says so.
+    `drafter`: a model of its own that drafts in place of `draft_layers`. `checkpoint`: bytes of all
+    its tensors where an index states them, draft layers among them with `checkpoint_drafts`."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -186,5 +188,8 @@ class Model(Record, frozen=True, kw_only=True):
     encoder: int = 0
     rotary_dim: int = 0
     inferred: tuple[str, ...] = ()
+    drafter: "Model | None" = None
+    checkpoint: int | None = None
+    checkpoint_drafts: bool = False
     architecture: str = ""
     source: str = ""

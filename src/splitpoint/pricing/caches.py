@@ -95,8 +95,10 @@ def owned_caches(model: Model, topology: Topology, engine: Engine) -> list[Owned
 
 
 def all_layers(model: Model, engine: Engine) -> tuple[Layer, ...]:
-    """The model's layers, and its draft layers when the engine drafts."""
-    return model.layers + (model.draft_layers if engine.drafts else ())
+    """The model's layers, and when the engine drafts its draft layers or those of its drafter."""
+    if not engine.drafts:
+        return model.layers
+    return model.layers + (model.drafter.layers if model.drafter else model.draft_layers)
 
 
 def stage_of(layers: int, pp: int) -> tuple[int, ...]:

@@ -157,8 +157,10 @@ def ladder(
         else Rung(
             name="weights",
             bytes=weight_bytes(model, gpu, topology, engine),
-            origin="computed",
-            source="parameters by kind and dtype, as the engine shards them",
+            origin="computed" if model.checkpoint is None else "published",
+            source="parameters by kind and dtype, as the engine shards them"
+            if model.checkpoint is None
+            else "the checkpoint's own index, as the engine shards it",
         )
     )
     activations = _rung(given, "activations", *activation_bytes(model, topology, engine, law))
@@ -189,8 +191,23 @@ def physical_bytes(gpu: Gpu) -> int:
 
 
 def weight_bytes(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> int:
-    """Bytes of weights on the heaviest rank, draft layers inside when the engine drafts."""
-    return rank_weights(model, topology, drafts=engine.drafts > 0, engine=engine, gpu=gpu).total
+    """Bytes of weights on the heaviest rank, draft layers inside when the engine drafts.
+
+    Where an index states the checkpoint's bytes: those x the rank's share of the stored weights,
+    plus what is made only in memory. A drafter is cut by tp like its model (vLLM's default).
+    """
+    drafts = engine.drafts > 0
+    own = drafts and model.drafter is None
+    rank = rank_weights(model, topology, drafts=own, engine=engine, gpu=gpu)
+    size = rank.total
+    if model.checkpoint is not None:
+        stated = model.checkpoint_drafts
+        whole = rank_weights(model, Topology(), drafts=stated, engine=engine, gpu=gpu)
+        size = ceil_div(model.checkpoint * rank.stored, whole.stored) + rank.total - rank.stored
+    if drafts and model.drafter is not None:
+        place = Topology(tp=topology.tp)
+        size += rank_weights(model.drafter, place, drafts=False, engine=engine, gpu=gpu).total
+    return size
 
 
 def activation_bytes(

@@ -6,6 +6,7 @@ with its shortfall.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, get_args
 
 from msgspec.structs import replace
@@ -170,11 +171,15 @@ class Question(Record, frozen=True, kw_only=True):
         block_size: int | None,
         kv_bytes_available: str | None,
         rungs: Sequence[str],
+        draft_model: str | None = None,
+        weights_index: Path | None = None,
     ) -> "Question":
         """The question that these options ask, or a PlanError that names the option."""
         from splitpoint.inputs.facts import gpu as gpu_by_name
-        from splitpoint.inputs.huggingface import load_model
+        from splitpoint.inputs.huggingface import load_model, with_index
 
+        if draft_model is not None and not drafts:
+            raise PlanError("--draft-model", "has nothing to draft", "give --drafts K")
         name = _word("--engine", engine, EngineName)
         version = engine_version or Engine().version
         taken = default_utilization(name, version) if utilization is None else utilization
@@ -191,8 +196,13 @@ class Question(Record, frozen=True, kw_only=True):
             block_size=block_size,
         )
         require("--engine options", settings)
+        subject = load_model(model)
+        if weights_index is not None:
+            subject = with_index(subject, weights_index)
+        if draft_model is not None:
+            subject = replace(subject, drafter=load_model(draft_model))
         question = cls(
-            model=load_model(model),
+            model=subject,
             gpu=None if gpu is None else gpu_by_name(gpu),
             topology=Topology(tp=tp, dp=dp, pp=pp, ep=ep, dcp=dcp),
             engine=settings,
@@ -379,6 +389,9 @@ def _tokens(model: Model, engine: Engine, context: int | None) -> int:
 
 def _legal(topology: Topology, model: Model) -> None:
     faults = problems(topology, model)
+    if model.drafter is not None:
+        cut = problems(Topology(tp=topology.tp), model.drafter)
+        faults += tuple(f"{fault} (of the draft model)" for fault in cut)
     if faults:
         raise PlanError(f"layout {topology}", faults[0], "; ".join(faults[1:]))
 

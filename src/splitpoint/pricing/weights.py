@@ -136,6 +136,11 @@ class RankWeights(Record, frozen=True, kw_only=True):
         """Bytes of all weights on the rank."""
         return sum(msgspec.structs.astuple(self))
 
+    @property
+    def stored(self) -> int:
+        """Bytes that come from the checkpoint: without what is made in memory."""
+        return self.total - self.absorbed - self.padding - self.rotary
+
 
 KINDS: tuple[Kind, ...] = (
     "attention",
