@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from splitpoint.inputs.huggingface import from_config
 from splitpoint.inputs.model import Model
@@ -191,3 +193,31 @@ def test_the_pairs_that_met_and_the_pairs_that_did_not() -> None:
         [logs["pd-nixl-tpmismatch-P-tp1"], logs["pd-nixl-tpmismatch-D-tp2"]], models(), [None, None]
     ).meetings
     assert [meeting.can for meeting in apart] == [False]
+
+
+TEXTS = {path.name: gzip.decompress(path.read_bytes()) for path in LOGS}
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_a_damaged_log_gives_right_figures_or_none(data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(LOGS), label="log")
+    raw = TEXTS[path.name]
+    truth = {figure.name: figure for figure in read(path).figures}
+    start = data.draw(st.integers(0, len(raw)), label="cut before")
+    damaged = bytearray(raw[start : data.draw(st.integers(start, len(raw)), label="cut after")])
+    flips = st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 255)), max_size=40)
+    for place, value in data.draw(flips, label="flips"):
+        if damaged:
+            damaged[place % len(damaged)] = value
+    lines = damaged.decode("utf-8", "replace").splitlines()
+    if data.draw(st.booleans(), label="shuffled"):
+        data.draw(st.randoms(use_true_random=False)).shuffle(lines)
+    logs = parse(lines, "damaged.log")
+    for engine in audit(logs, models(), [None] * len(logs)).engines:
+        for row in engine.figures:
+            if row.confirmed and row.printed is not None:
+                seen = truth[row.name]
+                assert seen.low <= row.printed <= seen.high
+            if row.name in ("graph_estimate", "peak_activation", "non_torch"):
+                assert row.printed is None
