@@ -340,6 +340,7 @@ def test_the_terminal_shows_printed_beside_predicted_and_the_cost_of_graphs() ->
         render_audit(report, console)
     text = shown.get()
     assert "KV tokens" in text and "2,560,976" in text
+    assert "state slots" not in text
     assert "0.05 GiB never used" in text
 
 

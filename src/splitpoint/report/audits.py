@@ -26,6 +26,8 @@ NAMES = {
     "kv_tokens": "KV tokens",
 }
 WHOLE = ("state_slots", "block_tokens", "kv_blocks", "kv_tokens")
+# What vLLM has no line for, in any version.
+SGLANG = ("state_slots", "state_pool")
 COLUMNS = (
     Column("figure", "name"),
     Column("printed"),
@@ -49,6 +51,7 @@ def _engine(engine: EngineAudit, console: Console) -> None:
     model = engine.model or "an unnamed model"
     title = f"{engine.source}: {engine.engine} {version} on {engine.device}, {model}"
     console.print(Text(plain(f"{title}, {engine.topology}"), "bold"))
+    shown = [row for row in engine.figures if engine.engine != "vllm" or row.name not in SGLANG]
     rows = [
         [
             NAMES[row.name],
@@ -57,9 +60,9 @@ def _engine(engine: EngineAudit, console: Console) -> None:
             _off(row),
             _why(row),
         ]
-        for row in engine.figures
+        for row in shown
     ]
-    styles = ["bold" if row.name == engine.first_off else "" for row in engine.figures]
+    styles = ["bold" if row.name == engine.first_off else "" for row in shown]
     for line in table(COLUMNS, rows, console.width, styles):
         console.print(line)
     if engine.graphs is not None:
