@@ -110,3 +110,17 @@ def test_settings_that_differ_keep_pools_apart(change: dict[str, object], word: 
 def test_tp_degrees_that_do_not_divide_each_other_cannot_meet() -> None:
     words = refusal(laid(DENSE, Engine(), tp=4), laid(DENSE, Engine(), tp=3), Engine(), Engine())
     assert words is not None and "neither divides" in words
+
+
+def test_dcp_ranks_send_a_share_each_and_meet_only_their_like() -> None:
+    subject = model([latent()] * 4)
+    engine = Engine(block_size=64)
+    whole, shares = laid(subject, engine, tp=8), laid(subject, engine, tp=8, dcp=8)
+    # 10,000 tokens: 157 blocks on every rank, or 20 on each of eight.
+    assert handoff(subject, whole, 10_000).blocks == 157
+    cost = handoff(subject, shares, 10_000)
+    assert cost.blocks == 20
+    assert cost.bytes_per_token == 4 * 1152 / 8
+    assert cost.unique_bytes == cost.whole_bytes
+    assert "different tokens" in (refusal(whole, shares, engine, engine) or "")
+    assert refusal(shares, shares, engine, engine) is None
