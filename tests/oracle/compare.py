@@ -24,16 +24,22 @@ def simulated(world: World, trace: Trace, seed: int, leaps: bool) -> Run:
     return play(world, trace, seed=seed, name="", closed_loop=True, series=True, leaps=leaps)
 
 
-def differences(world: World, trace: Trace, seed: int, leaps: bool) -> list[str]:
-    """Every column in which the simulator and the oracle disagree."""
-    run = simulated(world, trace, seed, leaps)
+def differences(world: World, trace: Trace, seed: int) -> list[str]:
+    """Every column in which the simulator, leaping or not, and the oracle disagree."""
     oracle = Oracle(world, trace, seed, trace.closed)
     oracle.run()
+    found = []
+    for leaps in (True, False):
+        found += _differences(simulated(world, trace, seed, leaps), oracle, f"leaps {leaps}: ")
+    return found
+
+
+def _differences(run: Run, oracle: Oracle, mode: str) -> list[str]:
     found: list[str] = []
 
     def check(name: str, got: object, want: object) -> None:
         if not np.array_equal(np.asarray(got), np.asarray(want), equal_nan=True):
-            found.append(f"{name}: simulator {got}, oracle {want}")
+            found.append(f"{mode}{name}: simulator {got}, oracle {want}")
 
     for name in TIMES:
         moments = np.array([getattr(r, name) for r in oracle.requests], np.float64)

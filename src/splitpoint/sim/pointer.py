@@ -34,7 +34,14 @@ class SimType(types.Type):  # type: ignore[misc]
 
 @typeof_impl.register(Sim)
 def _typeof(s: Sim, c: Any) -> SimType:
-    return SimType(tuple((n, numba.typeof(f)) for n, f in zip(s.names(), s.fields(), strict=True)))
+    # Every Sim has the same type (`Sim.words` checks it), and finding it out takes a millisecond.
+    if not _known:
+        fields = zip(s.names(), s.fields(), strict=True)
+        _known.append(SimType(tuple((name, numba.typeof(field)) for name, field in fields)))
+    return _known[0]
+
+
+_known: list[SimType] = []
 
 
 register_default(SimType)(models.OpaqueModel)

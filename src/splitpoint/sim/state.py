@@ -247,6 +247,8 @@ class Sim:
         words: list[int] = []
         for field in self.fields():
             for array in field if isinstance(field, tuple) else (field,):
+                assert array.flags.c_contiguous and array.flags.writeable
+                assert array.dtype.names or array.dtype in (np.int64, np.float64)
                 words += [array.ctypes.data, array.shape[0], array.shape[-1]]
         return np.array(words, np.int64)
 
