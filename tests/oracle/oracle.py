@@ -133,7 +133,7 @@ class Rank:
         return (
             self.usable - len(self.queue),
             sum(b.column is not None for b in self.queue),
-            sum(len(s.columns) * self.full + len(s.loose) for s in self.held),
+            len({b for s in self.held for b in s.loose + [b for c in s.columns for b in c.blocks]}),
             len(self.running),
             len(self.waiting),
         )
@@ -553,6 +553,8 @@ class Oracle:
             engine.busy = True
             engine.start = self.now
             engine.end = self.now + longest
+        elif any(rank.preempted for rank in engine.ranks):
+            engine.looks = True
 
     @staticmethod
     def decoding(rank: Rank) -> list[Seat]:

@@ -144,6 +144,7 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
         rank.tail -= blocks
     t.blocks += blocks
     t.chunk = chunk
+    rank.dirty = 1
     rank.chunk += chunk
     rank.pairs += _pairs(t.computed, chunk)
     if pool.caching == 1:

@@ -104,6 +104,7 @@ def new_handle(s: Sim, r: int, home: int) -> int:
     rank.handle_free = s.idle.next[handle]
     row = s.handles[handle]
     row.refs = 1
+    row.pins = 0
     row.before = 0
     row.home = home
     s.table[home] = handle

@@ -66,9 +66,11 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     flows = n if split else 0
     link = world.link
     room = _room(pools, ranks, naming.nodes, int(rules[0].id_tokens))
+    clock = _rows(CLOCK, 1)
+    clock.gap[0] = 1
     return Sim(
         rules=rules,
-        clock=_rows(CLOCK, 1),
+        clock=clock,
         pools=pools,
         windows=windows,
         decode=tables[0],
@@ -115,8 +117,8 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         link_bytes=_link_bytes(link),
         lots=lots(seed, n),
         session_rank=np.full(2 * (int(requests.session.max()) + 1 if n else 0), -1, np.int64),
-        rows=np.zeros((max(SERIES_ROWS, 8 * len(ranks)) + len(ranks), WIDTH), np.int64),
-        row_seen=np.zeros(len(ranks), np.int64),
+        rows=np.zeros((max(SERIES_ROWS, 16 * len(ranks)), WIDTH), np.int64),
+        row_next=np.zeros(len(ranks), np.int64),
     )
 
 
@@ -181,8 +183,12 @@ def _check_pool(pool: PoolSpec) -> None:
             raise PlanError(
                 f"{where}.curve.{name}", f"{len(table)} entries", f"0 .. {need} are needed"
             )
-        if len(table) and int(table.min()) < 0:
+        if int(table.min()) < 0:
             raise PlanError(f"{where}.curve.{name}", "a negative time", "picoseconds, 0 or more")
+    if not (pool.curve.decode[1 : seats + 1].all() and pool.curve.mixed[1:].all()):
+        # Without time between steps a request that is preempted for want of blocks under way
+        # would come back for ever at one moment.
+        raise PlanError(f"{where}.curve", "a step that takes no time", "at least 1 picosecond")
     if any(not 0 <= chance <= 1 for chance in pool.acceptance):
         raise PlanError(f"{where}.acceptance", f"{pool.acceptance}", "chances, 0 .. 1")
 

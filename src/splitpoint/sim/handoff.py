@@ -6,7 +6,7 @@ without room keeps the prefill side's memory (back-pressure).
 
 from splitpoint.sim import chain
 from splitpoint.sim.kernel import kernel
-from splitpoint.sim.prefix import register
+from splitpoint.sim.prefix import pin, register
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, free_blocks
 from splitpoint.sim.state import FLOWED, HELD, LOADED, OUT, REMOTE, Sim
 from splitpoint.sim.steps import touch
@@ -26,6 +26,17 @@ def enqueue_remote(s: Sim, q: int, now: int) -> None:
 
 
 @kernel
+def hold_source(s: Sim, q: int, change: int) -> None:
+    """Count the blocks of request `q` as held by a finished prefill (`change` 1), or no longer
+    (-1); blocks shared by several such prefills count once."""
+    t = s.tickets[q]
+    rank = s.ranks[t.rank]
+    full = s.pools[rank.pool].full
+    columns = pin(s, t.rank, q, t.named, change)
+    rank.held += change * (t.blocks - full * t.named) + full * columns
+
+
+@kernel
 def release_source(s: Sim, q: int, now: int) -> None:
     """The prefill rank gives up the blocks it held for request `q`."""
     t = s.tickets[q]
@@ -33,7 +44,7 @@ def release_source(s: Sim, q: int, now: int) -> None:
         return
     rank = s.ranks[t.rank]
     touch(s, rank.engine, now)
-    rank.held -= t.blocks
+    hold_source(s, q, -1)
     free_blocks(s, q, t.blocks)
     rank.dirty = 1
     t.state = OUT

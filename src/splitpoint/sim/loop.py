@@ -8,7 +8,7 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import schedule
 from splitpoint.sim.blocks import give, held
-from splitpoint.sim.handoff import deliver, enqueue_remote, flowed
+from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.kernel import entry, kernel
 from splitpoint.sim.life import arrive, expire_lease, finish, time_out
 from splitpoint.sim.link import join_link, leave_link
@@ -23,7 +23,7 @@ from splitpoint.sim.seats import (
     leave_seat,
     request_of,
 )
-from splitpoint.sim.series import record, write
+from splitpoint.sim.series import close, record
 from splitpoint.sim.state import FLOWED, FRESH, HELD, NEVER, PREFILL, Sim
 from splitpoint.sim.steps import elapsed, sync, touch
 
@@ -60,7 +60,7 @@ def run(s: Sim) -> None:
             clock.timed += 1
             time_out(s, late, when)
     for r in range(len(s.ranks)):
-        write(s, r, clock.now)
+        close(s, r, clock.now)
 
 
 @kernel
@@ -125,6 +125,7 @@ def _start(s: Sim, now: int) -> None:
     drafts = pool.drafts
     longest = -1
     single = s.rules[0].leaps == 0
+    preempted = False
     for r in range(engine.first, engine.first + engine.ranks):
         schedule(s, r, now)
         rank = s.ranks[r]
@@ -137,12 +138,16 @@ def _start(s: Sim, now: int) -> None:
                 rank.work = s.mixed[pool.mixed_at + n * (1 + drafts) + rank.chunk]
             lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs
             longest = max(longest, lasts)
+        preempted = preempted or rank.preempted == 1
         if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
             single = True
         if rank.dirty == 1:
             rank.dirty = 0
             record(s, r, now)
     if longest < 0:
+        if preempted:
+            # The last running request gave way: an empty step, and the next one may admit.
+            touch(s, e, now)
         return
     leap = 1
     if not single:
@@ -290,7 +295,7 @@ def _hand_over(s: Sim, q: int, now: int) -> None:
     if t.blocks > keep:
         give(s, t.rank, t.blocks - keep)
         t.blocks = keep
-    rank.held += t.blocks
+    hold_source(s, q, 1)
     rank.load -= 1
     rank.dirty = 1
     t.state = HELD

@@ -143,3 +143,28 @@ def release(s: Sim, r: int, source: int, count: int) -> None:
             if s.handles[handle].refs == 0:
                 park(s, r, handle)
         j = low - 1
+
+
+@kernel
+def pin(s: Sim, r: int, source: int, count: int, change: int) -> int:
+    """Add `change` to the finished prefills that wait with each of the first `count` blocks; how
+    many blocks so became, or are no longer, part of what such prefills hold."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    tokens = s.rules[0].id_tokens
+    names = s.name_start[source]
+    turned = 0
+    j = 0
+    while j < count:
+        depth = ((j + 1) * pool.block - 1) // tokens
+        low = depth * tokens // pool.block
+        stop = min(count, (depth + 1) * tokens // pool.block)
+        page = find_page(s, r, s.name[names + depth])
+        place = rank.table_at + (page - rank.page_at) * pool.span - low
+        for i in range(j, stop):
+            handle = s.handles[s.table[place + i]]
+            if min(handle.pins, handle.pins + change) == 0:
+                turned += change
+            handle.pins += change
+        j = stop
+    return turned

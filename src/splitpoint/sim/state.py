@@ -84,6 +84,11 @@ RANK = _columns(
     "slope",
     "dirty",
     "row_time",
+    "row_used",
+    "row_cached",
+    "row_held",
+    "row_running",
+    "row_waiting",
     "busy",
     "prefill_steps",
     "decode_steps",
@@ -136,7 +141,7 @@ TICKET = _columns(
     "gone",
 )
 FLOW = _columns("work", "since", "joined", "source", "sink")
-HANDLE = _columns("refs", "before", "home")
+HANDLE = _columns("refs", "pins", "before", "home")
 PAGE = _columns("node", "count")
 RULES = _columns(
     "requests",
@@ -230,7 +235,7 @@ class Sim:
     lots: Longs
     session_rank: Longs
     rows: Longs
-    row_seen: Longs
+    row_next: Longs
 
     @staticmethod
     def names() -> tuple[str, ...]:

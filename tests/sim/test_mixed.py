@@ -1,0 +1,195 @@
+"""One mixed instance, worked out by hand."""
+
+import numpy as np
+import pytest
+
+from splitpoint.inputs.trace import Trace
+from splitpoint.pricing.blocks import Group
+from splitpoint.run import OUTCOMES
+from splitpoint.sim import simulate
+from tests.sim.small import FULL, STATE, Row, curve, mixed, trace
+
+DONE, TIMED_OUT, INFEASIBLE = (OUTCOMES.index(o) for o in ("done", "timed_out", "infeasible"))
+
+
+def test_a_prompt_beyond_the_budget_takes_two_chunks_and_gives_a_token_at_the_end() -> None:
+    run = simulate(mixed(), trace(Row(isl=100, osl=3)))
+    r = run.requests
+    # 64 + 36 prefill tokens at 1 ms each, then two decode steps of 10 ms.
+    assert r.prefill_end_s[0] == r.first_token_s[0] == 0.1
+    assert r.end_s[0] == 0.12
+    assert np.isnan(r.transfer_start_s[0])
+    i = run.instances
+    assert (i.prefill_steps[0], i.decode_steps[0], i.mixed_steps[0]) == (2, 2, 0)
+    assert i.busy_s[0] == run.duration_s == 0.12
+
+
+def test_decodes_go_first_and_prefill_gets_the_rest_of_the_budget() -> None:
+    # A decodes from 0.01 on; B's 100 tokens go in chunks of 63 and 37 beside A's one token.
+    run = simulate(mixed(), trace(Row(isl=10, osl=50), Row(isl=100, osl=1, arrive_s=0.015)))
+    r = run.requests
+    assert r.first_token_s[0] == 0.01
+    assert r.prefill_start_s[1] == 0.02
+    assert r.first_token_s[1] == 0.02 + 0.064 + 0.038
+    assert run.instances.mixed_steps[0] == 2
+
+
+def test_several_prompts_share_a_step() -> None:
+    run = simulate(mixed(), trace(Row(isl=20, osl=1), Row(isl=30, osl=1), Row(isl=30, osl=1)))
+    # 20 + 30 + 14 tokens, then the last 16.
+    assert list(run.requests.first_token_s) == [0.064, 0.064, 0.08]
+
+
+def test_a_decode_step_costs_its_summed_context() -> None:
+    world = mixed(curve=curve(context_us=1))
+    run = simulate(world, trace(Row(isl=10, osl=3), Row(isl=20, osl=3)))
+    # Contexts 11 + 21, then 12 + 22, at 1 us a token.
+    assert run.requests.end_s[0] == pytest.approx(0.03 + 0.010032 + 0.010034, abs=1e-12)
+
+
+def test_no_more_than_max_seqs_run_and_the_rest_wait_in_order() -> None:
+    run = simulate(mixed(max_seqs=1), trace(*(Row(isl=10, osl=2) for _ in range(3))))
+    assert list(run.requests.first_token_s) == [0.01, 0.03, 0.05]
+
+
+def test_a_request_enters_only_when_its_whole_input_fits() -> None:
+    # 10 usable blocks: the first takes 7 and grows to 8, the second needs 4.
+    run = simulate(
+        mixed(kv_blocks=11), trace(Row(isl=112, osl=3), Row(isl=64, osl=1), Row(isl=16, osl=1))
+    )
+    r = run.requests
+    # The third would fit at once, but waits behind the second.
+    assert r.prefill_start_s[1] == r.end_s[0]
+    assert r.prefill_start_s[2] > r.prefill_start_s[1]
+
+
+def test_the_last_admitted_is_preempted_and_computes_everything_again() -> None:
+    # 4 usable blocks: both start with 2, both want a third at the first decode step.
+    run = simulate(mixed(kv_blocks=5), trace(Row(isl=32, osl=10), Row(isl=32, osl=10)))
+    r = run.requests
+    assert list(r.preemptions) == [0, 1]
+    assert r.first_token_s[0] == r.first_token_s[1] == 0.064
+    assert r.end_s[0] == pytest.approx(0.064 + 9 * 0.01)
+    # 33 tokens again give the second token, then 8 decode steps.
+    assert r.end_s[1] == pytest.approx(r.end_s[0] + 0.033 + 8 * 0.01)
+
+
+def test_preemptions_of_a_real_server_with_23_blocks_of_128_tokens() -> None:
+    # Measured: vLLM 0.32.0 on CPU, a tiny Qwen3, prefix caching off, 23 usable blocks. All 8
+    # inputs of 2 blocks fit, their third blocks do not; of 12 inputs of 3 blocks 7 fit.
+    for requests, isl, osl, preemptions, admitted in ((8, 256, 256, 3, 8), (12, 300, 200, 4, 7)):
+        world = mixed(kv_blocks=24, block_tokens=128, token_budget=2048)
+        run = simulate(world, trace(*(Row(isl=isl, osl=osl) for _ in range(requests))))
+        assert (run.requests.outcome == DONE).all()
+        assert run.instances.preemptions[0] == preemptions
+        assert run.series.running.max() == admitted
+
+
+@pytest.mark.parametrize(
+    ("block", "isl", "hits"),
+    [(16, 32, 16), (16, 33, 32), (8, 32, 24), (32, 33, 32), (3, 32, 30), (64, 65, 64)],
+)
+def test_hits_are_whole_blocks_and_leave_one_token(block: int, isl: int, hits: int) -> None:
+    ids = list(range(1 + isl // 16))
+    world = mixed(prefix_caching=True, block_tokens=block)
+    run = simulate(
+        world, trace(Row(isl=isl, osl=1, ids=ids), Row(isl=isl, osl=1, arrive_s=9, ids=ids))
+    )
+    assert list(run.requests.hit_tokens) == [0, hits]
+    assert run.instances.hit_tokens[0] == hits
+    assert run.instances.queried_tokens[0] == 2 * isl
+
+
+def test_a_hybrid_gives_up_the_last_full_block() -> None:
+    ids = [1, 2, 3]
+    rows = (Row(isl=48, osl=1, ids=ids), Row(isl=48, osl=1, arrive_s=9, ids=ids))
+    world = mixed(prefix_caching=True, groups=(FULL, STATE))
+    assert list(simulate(world, trace(*rows)).requests.hit_tokens) == [0, 32]
+
+
+def test_a_hybrid_stops_chunks_at_blocks() -> None:
+    # A prompt of one block and a token is computed as the block, then the token.
+    world = mixed(prefix_caching=True, groups=(FULL, STATE))
+    run = simulate(world, trace(Row(isl=17, osl=1, ids=[1, 2])))
+    assert run.instances.prefill_steps[0] == 2
+
+
+def test_the_next_turn_hits_the_output_where_its_ids_continue_it() -> None:
+    first = Row(isl=32, osl=17, ids=[1, 2], session=1)
+    second = Row(isl=64, osl=1, arrive_s=9, ids=[1, 2, 3, 4], session=1, turn=1)
+    run = simulate(mixed(prefix_caching=True), trace(first, second))
+    # 48 tokens of the first turn were in cache: its last token was never computed.
+    assert run.requests.hit_tokens[1] == 48
+
+
+def test_the_output_is_no_prefix_of_a_turn_too_short_to_hold_it() -> None:
+    first = Row(isl=32, osl=40, ids=[1, 2], session=1)
+    second = Row(isl=64, osl=1, arrive_s=9, ids=[1, 2, 3, 4], session=1, turn=1)
+    run = simulate(mixed(prefix_caching=True), trace(first, second))
+    assert run.requests.hit_tokens[1] == 32
+
+
+def test_the_tail_of_the_oldest_prompt_is_evicted_first() -> None:
+    # 6 blocks: A leaves 4 cached, B (other ids) takes 2 free and 2 of A's, from A's end.
+    a = Row(isl=64, osl=1, ids=[1, 2, 3, 4])
+    b = Row(isl=64, osl=1, arrive_s=5, ids=[5, 6, 7, 8])
+    again = Row(isl=65, osl=1, arrive_s=9, ids=[1, 2, 3, 4, 9])
+    run = simulate(mixed(prefix_caching=True, kv_blocks=7), trace(a, b, again))
+    assert run.requests.hit_tokens[2] == 32
+
+
+def test_a_window_group_holds_its_window_and_the_full_group_the_context() -> None:
+    layout = (FULL, Group(kind="window", layers=1, window=16))
+    world = mixed(groups=layout, token_budget=16)
+    run = simulate(world, trace(Row(isl=160, osl=2)))
+    # Chunks of 16: 10 full blocks and ceil((16 - 1 + 16) / 16) + 1 = 3 of the window.
+    assert run.series.kv_used.max() == 13
+
+
+def test_drafts_end_a_request_in_fewer_steps() -> None:
+    world = mixed(curve=curve(drafts=1), acceptance=(1.0,))
+    run = simulate(world, trace(Row(isl=10, osl=11)))
+    assert run.instances.decode_steps[0] == 5
+    never = mixed(curve=curve(drafts=1), acceptance=(0.0,))
+    assert simulate(never, trace(Row(isl=10, osl=11))).instances.decode_steps[0] == 10
+
+
+def test_ranks_of_an_instance_step_at_the_pace_of_the_slowest() -> None:
+    world = mixed(dp=2)
+    run = simulate(world, trace(Row(isl=10, osl=2), Row(isl=50, osl=2)))
+    assert list(run.requests.prefill_instance) == [0, 1]
+    assert list(run.requests.first_token_s) == [0.05, 0.05]
+
+
+def test_a_session_waits_for_its_turn_and_thinks() -> None:
+    rows = (Row(isl=10, osl=2, session=1), Row(isl=20, osl=1, session=1, turn=1, think_s=0.5))
+    run = simulate(mixed(), trace(*rows, closed=True))
+    assert list(run.requests.arrive_s) == [0.0, 0.52]
+    opened = simulate(mixed(), trace(*rows, closed=True), closed_loop=False)
+    assert list(opened.requests.arrive_s) == [0.0, 0.0]
+
+
+def test_a_request_that_never_fits_ends_at_once_with_its_name() -> None:
+    run = simulate(mixed(kv_blocks=3), trace(Row(isl=40, osl=1), Row(isl=10, osl=2)))
+    assert list(run.requests.outcome) == [INFEASIBLE, DONE]
+    assert "request 0 (40 input + 1 output tokens) never fits a mixed rank" in run.notes[0]
+
+
+def test_a_request_without_a_first_token_in_time_fails_and_frees_its_place() -> None:
+    rows = (Row(isl=60, osl=20), Row(isl=64, osl=1), Row(isl=10, osl=1, arrive_s=0.2))
+    run = simulate(mixed(max_seqs=1, timeout_s=0.15), trace(*rows))
+    assert list(run.requests.outcome) == [DONE, TIMED_OUT, DONE]
+    assert run.requests.end_s[1] == 0.15
+    assert np.isnan(run.requests.first_token_s[1])
+
+
+def test_an_empty_trace_is_an_empty_run() -> None:
+    run = simulate(mixed(), trace())
+    assert run.duration_s == 0.0 and len(run.requests.isl) == 0
+
+
+def test_without_series_the_run_has_no_rows_and_the_same_requests() -> None:
+    requests: Trace = trace(Row(isl=10, osl=2), Row(isl=50, osl=2))
+    with_rows, without = simulate(mixed(), requests), simulate(mixed(), requests, series=False)
+    assert len(without.series.time_s) == 0
+    assert list(with_rows.requests.end_s) == list(without.requests.end_s)

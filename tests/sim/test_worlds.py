@@ -1,0 +1,115 @@
+"""What a world must be, and that compiled and interpreted kernels are one program."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from splitpoint.errors import PlanError
+from splitpoint.sim import World, simulate
+from splitpoint.timing.curve import StepCurve
+from tests.sim.small import FULL, STATE, Row, curve, mixed, pool, split, trace
+
+ONE = trace(Row(isl=10, osl=2))
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"replicas": 0}, "replicas"),
+        ({"dp": 0}, "dp"),
+        ({"block_tokens": 0}, "block_tokens"),
+        ({"max_seqs": 0}, "max_seqs"),
+        ({"token_budget": 0}, "token_budget"),
+        ({"kv_blocks": -1}, "world.pools[mixed]"),
+        ({"groups": ()}, "groups"),
+        ({"token_budget": 4000}, "curve.mixed"),
+        ({"max_seqs": 500, "token_budget": 600}, "curve.decode"),
+        ({"acceptance": (1.5,)}, "acceptance"),
+        ({"curve": curve(drafts=64)}, "token_budget"),
+        ({"groups": (FULL, STATE), "prefix_caching": True, "token_budget": 8}, "token_budget"),
+    ],
+)
+def test_a_pool_that_cannot_be_is_refused(changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(PlanError) as error:
+        simulate(mixed(**changes), ONE)
+    assert where in error.value.where
+
+
+def test_pools_come_as_one_mixed_or_as_a_pair_with_a_link() -> None:
+    for pools in ((), (pool(), pool()), (pool(role="prefill"),)):
+        with pytest.raises(PlanError, match="one mixed pool"):
+            simulate(World(pools=pools, routing="random"), ONE)
+    pair = (pool(role="prefill"), pool(role="decode"))
+    with pytest.raises(PlanError, match="without a link"):
+        simulate(World(pools=pair, routing="random"), ONE)
+
+
+@pytest.mark.parametrize("value", [-1.0, float("nan"), float("inf"), 1e9])
+def test_times_of_a_trace_must_fit_the_clock(value: float) -> None:
+    with pytest.raises(PlanError) as error:
+        simulate(mixed(), trace(Row(isl=10, osl=2, arrive_s=value)))
+    assert error.value.where == "trace.arrive_s[0]"
+
+
+def test_lengths_must_be_positive() -> None:
+    for row, where in ((Row(isl=0, osl=1), "trace.isl[0]"), (Row(isl=1, osl=0), "trace.osl[0]")):
+        with pytest.raises(PlanError) as error:
+            simulate(mixed(), trace(row))
+        assert error.value.where == where
+
+
+@pytest.mark.parametrize("field", ["latency", "bytes_per_token", "per_descriptor", "lease_s"])
+def test_a_link_needs_finite_numbers(field: str) -> None:
+    with pytest.raises(PlanError) as error:
+        simulate(split(link={field: float("nan")}), ONE)
+    assert field in error.value.where
+
+
+def test_negative_step_times_are_refused() -> None:
+    bad = StepCurve(
+        decode=np.full(129, -1, np.int64),
+        decode_context=np.zeros(129, np.int64),
+        mixed=np.zeros(1025, np.int64),
+        prefill_pair=0,
+    )
+    with pytest.raises(PlanError, match="negative time"):
+        simulate(mixed(curve=bad), ONE)
+
+
+def test_steps_that_take_no_time_are_refused() -> None:
+    with pytest.raises(PlanError, match="takes no time"):
+        simulate(mixed(curve=curve(decode_ms=0)), ONE)
+    with pytest.raises(PlanError, match="takes no time"):
+        simulate(mixed(curve=curve(token_ms=0)), ONE)
+
+
+def test_interpreted_kernels_give_the_same_run() -> None:
+    script = (
+        "from tests.oracle import compare, worlds\n"
+        "from random import Random\n"
+        "import hashlib\n"
+        "digest = hashlib.sha256()\n"
+        "for seed in range(12):\n"
+        "    random = Random(seed)\n"
+        "    run = compare.simulated(worlds.world(random), worlds.trace(random), seed, True)\n"
+        "    for part in (run.requests, run.instances, run.series):\n"
+        "        for name in part.__struct_fields__:\n"
+        "            digest.update(getattr(part, name).tobytes())\n"
+        "print(digest.hexdigest())\n"
+    )
+    path = os.pathsep.join(sys.path)
+    digests = []
+    for disabled in ("0", "1"):
+        out = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "NUMBA_DISABLE_JIT": disabled, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.append(out.stdout)
+    assert digests[0] == digests[1]
