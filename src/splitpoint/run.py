@@ -352,10 +352,12 @@ def _write_parquet(run: Run, folder: Path) -> None:
 
 def _read_parquet(folder: Path) -> Run:
     """Read the folder kind."""
+    where = str(folder)
+    if not (folder / "run.json").is_file():
+        raise PlanError(where, "lacks run.json", "expected a folder that a run was written to")
     parquet = _parquet()
     import pyarrow
 
-    where = str(folder)
     try:
         head = _decoded_head((folder / "run.json").read_bytes(), f"{where}: run.json")
         parts = []
