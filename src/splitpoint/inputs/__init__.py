@@ -1,1 +1,1 @@
-"""TODO."""
+"""What we are told: frozen records, checks, and the readers that fill them. No arithmetic."""

@@ -1,1 +1,1 @@
-"""TODO."""
+"""Real engines: starting, probing and measuring them. Empty until the release that brings them."""
