@@ -101,6 +101,7 @@ def test_rates_counts_and_shares_print_with_their_units() -> None:
     assert units.bandwidth(4e12) == "4,000 GB/s"
     assert units.bandwidth(3.5e9) == "3.5 GB/s"
     assert units.count(12031) == "12,031"
+    assert (units.gpus(1), units.gpus(1024)) == ("1 GPU", "1,024 GPUs")
     assert units.percent(0.375) == "37.5%"
 
 

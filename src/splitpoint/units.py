@@ -109,6 +109,11 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def gpus(number: int) -> str:
+    """A number of GPUs: "1 GPU", "1,024 GPUs"."""
+    return f"{number:,} GPU{'' if number == 1 else 's'}"
+
+
 def percent(share: float) -> str:
     """A share of one: "37.5%"."""
     return f"{share * 100:.1f}%"

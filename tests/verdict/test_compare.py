@@ -18,6 +18,12 @@ def test_meeting_the_slo_counts_before_goodput() -> None:
     assert (found.winner, found.by) == ("mixed", "SLO")
 
 
+def test_a_winner_that_serves_less_is_not_said_to_lead() -> None:
+    found = judged(other(SPLIT, goodput_s=10.0, meets_slo=False), MIXED)
+    assert found.winner == "mixed"
+    assert found.lead == pytest.approx(-0.2)
+
+
 def test_goodput_per_gpu_counts_next_beyond_the_noise() -> None:
     assert judged(other(SPLIT, goodput_s=8.47), MIXED).winner == "tie"
     found = judged(other(SPLIT, goodput_s=8.8), MIXED)

@@ -5,11 +5,19 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.inputs.trace import describe
-from splitpoint.verdict.claims import ratio_claim
+from splitpoint.verdict.claims import claims, ratio_claim
 from splitpoint.verdict.compare import Winner
-from splitpoint.verdict.turnover import _bracket, _middle, stretched, with_less_reuse
+from splitpoint.verdict.turnover import (
+    Knob,
+    Turnover,
+    _bracket,
+    _flip,
+    _middle,
+    stretched,
+    with_less_reuse,
+)
 from tests.search import small
-from tests.verdict.made import made
+from tests.verdict.made import SLO, made
 
 
 def test_a_stretched_trace_keeps_its_reuse() -> None:
@@ -78,3 +86,29 @@ def test_the_ratio_that_turns_the_verdict_is_named() -> None:
     alone = ratio_claim([near], mixed, chosen)
     assert alone is not None and alone.flips_at is None
     assert ratio_claim([], mixed, chosen) is None
+
+
+def claimed(known: dict[float, Winner], unit: str = "users", now: float = 100.0) -> tuple[str, str]:
+    """What is said of a knob with these outcomes, and what would refute it."""
+    knob = Knob(name="load", unit=unit, now=now, factors=(), vary=lambda present, _: present)
+    flip = _flip(knob, known, known[1.0])
+    (claim,) = claims(Turnover(now=known[1.0], requests=1, flips=(flip,)), SLO)
+    return claim.words, claim.refute
+
+
+def test_a_claim_says_on_which_side_of_the_flip_the_other_arm_wins() -> None:
+    words, refute = claimed({1.0: "mixed", 0.25: "split", 0.0625: "split"})
+    assert words == "split wins from about 50 down to 6.25 users (x 0.5)"
+    assert refute.startswith("measure both arms a little below 50 users")
+    words, refute = claimed({1.0: "mixed", 4.0: "split", 16.0: "split"})
+    assert words == "split wins from about 200 up to 1,600 users (x 2)"
+    assert "a little above 200 users" in refute
+
+
+def test_a_claim_ends_where_its_winner_was_last_seen() -> None:
+    assert "from about 283 up to 400 users" in claimed(KNOWN)[0]
+
+
+def test_a_claim_without_a_flip_names_the_unit_once() -> None:
+    said, _ = claimed({0.5: "mixed", 1.0: "mixed"}, "bytes/s between two instances", 2e11)
+    assert said == "no other arm wins between 100 GB/s and 200 GB/s between two instances"

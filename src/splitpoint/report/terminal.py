@@ -663,7 +663,7 @@ def render_run(summary: Summary, console: Console) -> None:
     )
     pairs = [
         ("requests", f"{ended}; success {words.percent(summary.success)}"),
-        ("duration", f"{words.seconds(summary.duration_s)} on {summary.gpus} GPUs"),
+        ("duration", f"{words.seconds(summary.duration_s)} on {units.gpus(summary.gpus)}"),
         (
             "throughput",
             f"{words.count(summary.total_tok_s)} total tok/s ({words.count(summary.input_tok_s)} "

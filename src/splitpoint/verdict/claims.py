@@ -57,26 +57,27 @@ def ratio(point: Point) -> float:
 def _claim(flip: Flip, found: Turnover, slo: Slo) -> Claim:
     knob = flip.knob
     if flip.factor is None:
-        low = _amount(knob.now * flip.low, knob.unit)
-        high = _amount(knob.now * flip.high, knob.unit)
+        low, high = (_number(knob.now * end, knob.unit) for end in (flip.low, flip.high))
         return Claim(
             variable=knob.name,
             now=knob.now,
             flips_at=None,
             unit=knob.unit,
-            words=f"no other arm wins between {low} and {high}",
+            words=f"no other arm wins between {low} and {high} {_noun(knob.unit)}",
             refute=f"any measurement in that range in which {_other(found)} wins",
         )
     at = knob.now * flip.factor
-    said = _amount(at, knob.unit)
+    said, last = (_number(value, knob.unit) for value in (at, knob.now * flip.until))
+    noun = _noun(knob.unit)
+    way, side = ("down", "below") if flip.until < flip.factor else ("up", "above")
     return Claim(
         variable=knob.name,
         now=knob.now,
         flips_at=at,
         unit=knob.unit,
-        words=f"{flip.winner} wins from about {said} (x {flip.factor:.3g})",
+        words=f"{flip.winner} wins from about {said} {way} to {last} {noun} (x {flip.factor:.3g})",
         refute=(
-            f"measure both arms beyond {said}: the claim is false if {flip.winner} "
+            f"measure both arms a little {side} {said} {noun}: the claim is false if {flip.winner} "
             f"does not lead there by the goodput within TTFT {slo.ttft_s:g} s and TPOT "
             f"{slo.tpot_s:g} s"
         ),
@@ -87,8 +88,13 @@ def _other(found: Turnover) -> str:
     return {"split": "mixed", "mixed": "split"}.get(found.now, "one arm")
 
 
-def _amount(value: float, unit: str) -> str:
-    """A value in its unit, in figures that a person reads."""
+def _number(value: float, unit: str) -> str:
+    """A value in figures that a person reads."""
     if unit.startswith(BYTES):
-        return bandwidth(value) + unit.removeprefix(BYTES)
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+        return bandwidth(value)
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _noun(unit: str) -> str:
+    """What stands behind the number: bandwidths bring their own unit."""
+    return unit.removeprefix(BYTES).strip()

@@ -54,7 +54,10 @@ def judged(split: Point | None, mixed: Point | None) -> Judgement:
         return Judgement(winner="neither", by="SLO", lead=0.0)
     if split.meets_slo != mixed.meets_slo:
         winner: Winner = "split" if split.meets_slo else "mixed"
-        return Judgement(winner=winner, by="SLO", lead=abs(_lead(_goodput_gpu, split, mixed)[1]))
+        able, other = (split, mixed) if split.meets_slo else (mixed, split)
+        return Judgement(
+            winner=winner, by="SLO", lead=_share(_goodput_gpu(able), _goodput_gpu(other))
+        )
     ahead, lead = _lead(_goodput_gpu, split, mixed)
     if lead > THROUGHPUT_NOISE:
         return Judgement(winner=ahead, by="goodput per GPU", lead=lead)
@@ -100,10 +103,13 @@ def _lead(
 ) -> tuple[Literal["split", "mixed"], float]:
     """Which is ahead in a measure, and by what share of the other's."""
     ours, theirs = measure(split), measure(mixed)
-    high, low = max(ours, theirs), min(ours, theirs)
-    # A lead over nothing is written as a lead of one.
-    lead = high / low - 1 if low > 0 else float(high > 0)
+    lead = _share(max(ours, theirs), min(ours, theirs))
     return ("split" if ours >= theirs else "mixed"), lead
+
+
+def _share(value: float, base: float) -> float:
+    """value / base - 1, below 0 where the value is less; over nothing it is written as 1."""
+    return value / base - 1 if base > 0 else float(value > 0)
 
 
 def _near(points: Sequence[Point], measure: Callable[[Point], float], noise: float) -> list[Point]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from splitpoint import units
 from splitpoint.errors import PlanError
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.trace import describe
@@ -168,7 +169,7 @@ def _legal(case: Case) -> Space:
     if not found.holdings and not found.unfit:
         raise PlanError(
             "search",
-            f"no topology of {case.plan.gpus} GPUs that it allows can run {case.model.name}",
+            f"no topology of {units.gpus(case.plan.gpus)} that it allows can run {case.model.name}",
             "widen tp, dp, pp or ep, or give more gpus",
         )
     return found

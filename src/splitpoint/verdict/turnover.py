@@ -8,7 +8,7 @@ verdict rests on.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from pathlib import Path
 
 import numpy as np
@@ -65,12 +65,14 @@ class Knob(Record, frozen=True, kw_only=True):
 
 
 class Flip(Record, frozen=True, kw_only=True):
-    """Where a knob turns the verdict: the factor and who wins beyond it; None: nowhere in the
-    range that was tried, `low` to `high`."""
+    """Where a knob turns the verdict: the factor, who wins beyond it, and the last factor `until`
+    which that was seen without a break; factor None: nowhere in the range that was tried, `low`
+    to `high`."""
 
     knob: Knob
     factor: float | None
     winner: Winner | None
+    until: float
     low: float
     high: float
 
@@ -376,6 +378,15 @@ def _flip(knob: Knob, known: dict[float, Winner], now: Winner) -> Flip:
         knob=knob,
         factor=None if bracket is None else _middle(bracket),
         winner=None if bracket is None else known[bracket[1]],
+        until=1.0 if bracket is None else _until(known, bracket),
         low=min(known),
         high=max(known),
     )
+
+
+def _until(known: dict[float, Winner], bracket: tuple[float, float]) -> float:
+    """The last factor beyond a bracket up to which its far end's winner stays the winner."""
+    near, far = bracket
+    beyond = sorted(f for f in known if (f >= far if far > near else f <= far))
+    same = takewhile(lambda f: known[f] == known[far], beyond if far > near else beyond[::-1])
+    return list(same)[-1]

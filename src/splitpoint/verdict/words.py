@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from splitpoint.inputs.plan import Plan
-from splitpoint.units import percent, seconds
+from splitpoint.units import gpus, percent, seconds
 from splitpoint.verdict.answer import Claim, Comparison, Condition, Point, Rejected, Verdict
 from splitpoint.verdict.compare import best, excess
 
@@ -44,11 +44,11 @@ def spoken(
         other = "mixed" if sole.deployment.split else "split"
         reasons.insert(
             0,
-            f"{sole.name} holds the SLO on {sole.gpus} GPUs, fewer than any {other} deployment "
+            f"{sole.name} holds the SLO on {gpus(sole.gpus)}, fewer than any {other} deployment "
             f"can use here; what follows compares both on more",
         )
     if fewest:
-        counts = ", ".join(f"{arm} {gpus}" for arm, gpus in fewest.items())
+        counts = ", ".join(f"{arm} {number}" for arm, number in fewest.items())
         reasons.append(f"fewest GPUs that were seen to hold the SLO: {counts}")
     reasons += [
         f"at equal routing ({found.routing}): {found.words}"
@@ -101,13 +101,13 @@ def _headline(
         nearest = best(present, plan.slo)
         assert nearest is not None
         return (
-            f"Neither: no deployment that was tried on {nearest.gpus} GPUs holds {under} under "
+            f"Neither: no deployment that was tried on {gpus(nearest.gpus)} holds {under} under "
             f"{load}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a factor "
             f"of {excess(nearest, plan.slo):.2g}"
         )
     numbers = (
         f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU, {chosen.interactivity:.0f} "
-        f"tok/s/user on {chosen.gpus} GPUs under {load}"
+        f"tok/s/user on {gpus(chosen.gpus)} under {load}"
     )
     name = chosen.name.removesuffix(f" @ {load}")
     words = {
@@ -150,7 +150,7 @@ def _nothing(
         short, key=lambda found: found.shortfall.value if found.shortfall else 0.0, default=None
     )
     reasons = tuple(f"{found.name}: {found.why}" for found in rejected[:20])
-    headline = f"Neither: nothing that {plan.gpus} GPUs could run serves this workload"
+    headline = f"Neither: nothing that {gpus(plan.gpus)} could run serves this workload"
     if nearest is not None and nearest.shortfall is not None:
         gib = nearest.shortfall.value / 2**30
         headline += f"; {nearest.name} comes nearest, {gib:.1f} GiB short per rank"
