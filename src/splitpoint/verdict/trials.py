@@ -258,8 +258,8 @@ def _pruned(estimates: Sequence[Estimate], case: Case, load: int) -> list[Reject
         Rejected(
             name=named(case, candidate_of(_parts(estimate), "prefix_aware").shape, load=load),
             why=(
-                f"pruned by estimate: {estimate.rate:.3g} req/s on {units.gpus(estimate.gpus)}, mean "
-                f"TPOT {estimate.tpot * 1e3:.3g} ms, TTFT {estimate.ttft:.3g} s"
+                f"pruned by estimate: {estimate.rate:.3g} req/s on {units.gpus(estimate.gpus)}, "
+                f"mean TPOT {estimate.tpot * 1e3:.3g} ms, TTFT {estimate.ttft:.3g} s"
             ),
         )
         for estimate in estimates[:NAMED_PRUNED]
