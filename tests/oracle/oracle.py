@@ -303,6 +303,8 @@ class Oracle:
         self.deadlines: dict[int, int] = {}
         self.turns = [0, 0]
         self.sticky: dict[tuple[int, int], Rank] = {}
+        # Per side: which rank was last sent each start of a prompt, least recent first.
+        self.trees: tuple[dict[tuple[int, ...], Rank], ...] = ({}, {})
 
     def _requests(self, trace: Trace, seed: int) -> list[Request]:
         decoder = self.specs[-1]
@@ -426,6 +428,10 @@ class Oracle:
             return min((ranks[one], ranks[two]), key=lambda k: (k.load, k.index))
         if routing == "session":
             return self.sticky.setdefault((r.session, side), by_load)
+        if routing == "prefix_approx":
+            return self.approximate(r, side, ranks, by_load)
+        if routing == "linear":
+            return max(ranks, key=lambda k: (self.score(r, k, ranks), -k.load, -k.index))
 
         def cost(k: Rank) -> tuple[int, int, int]:
             block = k.spec.block_tokens
@@ -433,6 +439,37 @@ class Oracle:
             return (k.backlog + new + self.used(k) * block, k.load, k.index)
 
         return min(ranks, key=cost)
+
+    def score(self, r: Request, rank: Rank, ranks: list[Rank]) -> float:
+        queues = [len(k.waiting) for k in ranks]
+        queue = 1.0
+        if max(queues) > min(queues):
+            queue = (max(queues) - len(rank.waiting)) / (max(queues) - min(queues))
+        cached = rank.hits(r, r.isl) * rank.spec.block_tokens / r.isl
+        free = len(rank.queue) / rank.usable
+        scores = self.world.scores
+        return scores.cache_weight * cached + scores.load_weight * (queue + free)
+
+    def approximate(self, r: Request, side: int, ranks: list[Rank], by_load: Rank) -> Rank:
+        settings = self.world.tree
+        tree = self.trees[side]
+        starts = r.chain[: math.ceil(covered(r) / r.id_tokens)]
+        known = 0
+        while known < len(starts) and starts[known] in tree:
+            known += 1
+        loads = [k.load for k in ranks]
+        uneven = max(loads) - min(loads) > settings.balance_abs
+        uneven = uneven and max(loads) > min(loads) * settings.balance_rel
+        chosen = by_load
+        tokens = min(known * r.id_tokens, covered(r))
+        if not uneven and tokens > settings.cache_threshold * r.isl:
+            chosen = tree[starts[known - 1]]
+        for start in reversed(starts):
+            tree.pop(start, None)
+            tree[start] = chosen
+        while len(tree) > settings.tokens // r.id_tokens:
+            del tree[next(iter(tree))]
+        return chosen
 
     @staticmethod
     def used(rank: Rank) -> int:

@@ -10,6 +10,7 @@ from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.sim import PoolSpec, World
+from splitpoint.sim.world import Scores, Tree
 from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.transfer import LinkSpec
 
@@ -78,7 +79,13 @@ def world(random: Random) -> World:
     decode_routing = random.choice(ROUTINGS)
     if random.random() < 0.5:
         pools: tuple[PoolSpec, ...] = (pool(random, "mixed", layout, block),)
-        return World(pools=pools, routing=routing, timeout_s=timeout)
+        return World(
+            pools=pools,
+            routing=routing,
+            timeout_s=timeout,
+            scores=scores(random),
+            tree=tree(random),
+        )
     link = LinkSpec(
         bandwidth=random.choice([1e3, 1e6, 1e9]),
         latency=random.choice([0.0, 1e-6, 1e-3]),
@@ -99,6 +106,25 @@ def world(random: Random) -> World:
         link=link,
         direct_below=random.choice([0, 0, 5, 40]),
         timeout_s=timeout,
+        scores=scores(random),
+        tree=tree(random),
+    )
+
+
+def scores(random: Random) -> Scores:
+    """Weights, none of them included."""
+    return Scores(
+        cache_weight=random.choice([0.0, 1.0, 3.0]), load_weight=random.choice([0.0, 0.7, 2.0])
+    )
+
+
+def tree(random: Random) -> Tree:
+    """Thresholds that a few requests cross, and a tree that forgets."""
+    return Tree(
+        cache_threshold=random.choice([0.0, 0.3, 0.9]),
+        balance_abs=random.choice([0, 1, 64]),
+        balance_rel=random.choice([0.0, 1.5]),
+        tokens=random.choice([0, 20, 100, 2**24]),
     )
 
 

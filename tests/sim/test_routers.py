@@ -2,10 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
+from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace
 from splitpoint.sim import simulate
+from splitpoint.sim.world import Scores, Tree
 from tests.sim.small import Row, mixed, trace
 
 
@@ -83,7 +86,73 @@ def test_prefix_aware_goes_where_the_prompt_is_cached_unless_that_is_busy() -> N
     assert busy[1] == busy[0] != busy[2]
 
 
-@pytest.mark.parametrize("routing", ["random", "power_of_two", "prefix_aware", "least_kv"])
+A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [11, 12, 13, 14]
+
+
+def set_places(requests: Trace, routing: Any, settings: Any, **pool: Any) -> list[int]:
+    """The instance of each request, with the router set as told."""
+    world = mixed(routing, replicas=3, **pool)
+    world = msgspec.structs.replace(world, **settings)
+    return [int(place) for place in simulate(world, requests).requests.prefill_instance]
+
+
+def test_linear_weighs_the_cached_share_against_the_queue_and_the_free_blocks() -> None:
+    # One seat an instance. B's 3 cached blocks of 4 are worth 3 x 0.75. At 1.5 s the long prompt
+    # holds half of the blocks, and B comes twice: alone it would cost a point of free blocks
+    # (2.25 + 2 x (1 + 0.49) against 4), behind another B also the queue's two (3.2 against 4).
+    rows = [
+        Row(isl=64, osl=1, ids=A),
+        Row(isl=64, osl=1, ids=B),
+        Row(isl=800, osl=200, arrive_s=0.2, ids=[*B, *range(100, 146)]),
+        Row(isl=64, osl=1, arrive_s=1.5, ids=B),
+        Row(isl=64, osl=1, arrive_s=1.5, ids=B),
+    ]
+    caching = {"prefix_caching": True, "max_seqs": 1}
+    assert set_places(trace(*rows), "linear", {}, **caching) == [0, 1, 1, 1, 0]
+    blind = {"scores": Scores(cache_weight=0.0)}
+    assert set_places(trace(*rows[:3]), "linear", blind, **caching) == [0, 1, 0]
+    loyal = {"scores": Scores(load_weight=0.0)}
+    assert set_places(trace(*rows), "linear", loyal, **caching) == [0, 1, 1, 1, 1]
+
+
+def test_prefix_approx_remembers_what_it_sent_not_what_is_cached() -> None:
+    rows = [Row(isl=64, osl=1, ids=A), Row(isl=64, osl=1, ids=B), Row(64, 1, 1.0, B)]
+    assert set_places(trace(*rows), "prefix_approx", {}) == [0, 1, 1]
+    assert set_places(trace(*rows), "prefix_aware", {}) == [0, 1, 0]
+
+
+def test_prefix_approx_asks_for_more_than_its_threshold() -> None:
+    # 30% of 64 tokens are 19.2: one id of 16 is too few, two are enough.
+    for shared, place in ((1, 0), (2, 1)):
+        like = [*B[:shared], *range(50, 54 - shared)]
+        rows = [Row(isl=64, osl=1, ids=A), Row(isl=64, osl=1, ids=B), Row(64, 1, 1.0, like)]
+        assert set_places(trace(*rows), "prefix_approx", {}) == [0, 1, place]
+
+
+def test_prefix_approx_follows_load_alone_once_requests_are_uneven_in_count_and_ratio() -> None:
+    rows = [Row(isl=64, osl=50, ids=A) for _ in range(4)]
+    assert set_places(trace(*rows), "prefix_approx", {}) == [0, 0, 0, 0]
+    near = {"tree": Tree(balance_abs=1)}
+    # Two apart is more than one: the third moves on, and the prompt's place moves with it.
+    assert set_places(trace(*rows), "prefix_approx", near) == [0, 0, 1, 2]
+
+
+def test_prefix_approx_forgets_the_oldest_prompt_of_a_full_tree() -> None:
+    rows = [Row(isl=64, osl=1, ids=ids) for ids in (A, B, C)] + [Row(64, 1, 1.0, B)]
+    assert set_places(trace(*rows), "prefix_approx", {"tree": Tree(tokens=128)}) == [0, 1, 2, 1]
+    assert set_places(trace(*rows), "prefix_approx", {"tree": Tree(tokens=64)}) == [0, 1, 2, 0]
+
+
+def test_router_settings_below_zero_are_refused() -> None:
+    for settings in ({"scores": Scores(load_weight=-1.0)}, {"tree": Tree(tokens=-1)}):
+        with pytest.raises(PlanError, match="0 or more"):
+            set_places(apart((10, 5)), "linear", settings)
+
+
+@pytest.mark.parametrize(
+    "routing",
+    ["random", "power_of_two", "prefix_aware", "least_kv", "prefix_approx", "linear"],
+)
 def test_one_instance_leaves_no_choice(routing: Any) -> None:
     run = simulate(mixed(routing), apart((10, 5), (10, 5)))
     assert list(run.requests.prefill_instance) == [0, 0]

@@ -30,6 +30,8 @@ Routing = Literal[
     "power_of_two",
     "session",
     "prefix_aware",
+    "prefix_approx",
+    "linear",
 ]
 
 # Assumed: past any cluster that serves one model.

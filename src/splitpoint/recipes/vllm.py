@@ -41,7 +41,8 @@ STATE_DTYPES: dict[KvDtype, str] = {
     "fp32": "float32",
 }
 # The router has no exact counterpart of `least_requests` and `least_kv`: power_of_two, the lighter
-# of two drawn workers, is the nearest that looks at load.
+# of two drawn workers, is the nearest that looks at load. `cache_aware` is `prefix_approx`, and the
+# nearest to the two that read cache events.
 POLICIES: dict[Routing, str] = {
     "random": "random",
     "round_robin": "round_robin",
@@ -50,6 +51,8 @@ POLICIES: dict[Routing, str] = {
     "power_of_two": "power_of_two",
     "session": "consistent_hash",
     "prefix_aware": "cache_aware",
+    "prefix_approx": "cache_aware",
+    "linear": "cache_aware",
 }
 KV_ROLES: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 

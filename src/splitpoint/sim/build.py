@@ -55,6 +55,8 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     _bar(world, pools, windows, requests)
     tickets = _rows(TICKET, 2 * n if split else n)
     rules = _rules(world, trace, engines, n, closed, leaps)
+    rules.nodes[0] = naming.nodes
+    remembered = 2 * naming.nodes if _approximate(world) else 0
     arrive = np.array(requests.arrive)
     requests.arrive[:] = -1
     listed = np.arange(n)
@@ -117,6 +119,10 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         link_bytes=_link_bytes(link),
         lots=lots(seed, n),
         session_rank=np.full(2 * (int(requests.session.max()) + 1 if n else 0), -1, np.int64),
+        scores=_scores(world),
+        tree=chain(2, remembered),
+        tree_rank=np.full(remembered, -1, np.int64),
+        tree_size=np.zeros(2, np.int64),
         rows=np.zeros((max(SERIES_ROWS, 16 * len(ranks)), WIDTH), np.int64),
         row_next=np.zeros(len(ranks), np.int64),
     )
@@ -141,6 +147,11 @@ def _check_pools(world: World) -> bool:
         raise PlanError("world.link", "a split world without a link", "give a LinkSpec")
     if world.timeout_s is not None and not 0 <= world.timeout_s <= LONGEST_S:
         raise PlanError("world.timeout_s", f"{world.timeout_s}", f"0 .. {LONGEST_S:,.0f} s")
+    for record, where in ((world.scores, "world.scores"), (world.tree, "world.tree")):
+        for name in record.__struct_fields__:
+            value = getattr(record, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise PlanError(f"{where}.{name}", f"{value}", "a finite number, 0 or more")
     return split
 
 
@@ -317,7 +328,8 @@ def _requests(trace: Trace, world: World, seed: int, closed: bool) -> Rows:
 
 def _names(world: World, trace: Trace, requests: Rows) -> Names:
     n = len(trace)
-    if not any(pool.prefix_caching for pool in world.pools) or len(trace.block_ids) == 0:
+    wanted = _approximate(world) or any(pool.prefix_caching for pool in world.pools)
+    if not wanted or len(trace.block_ids) == 0:
         none = np.zeros(n, np.int64)
         return Names(none, np.zeros(1, np.int64), none, np.full(n, -1, np.int64), 0)
     return names(
@@ -327,6 +339,19 @@ def _names(world: World, trace: Trace, requests: Rows) -> Names:
         np.array(requests.isl),
         np.array(requests.osl),
         np.array(requests.next),
+    )
+
+
+def _approximate(world: World) -> bool:
+    """Whether a router remembers which prompts it sent where."""
+    return "prefix_approx" in (world.routing, world.decode_routing)
+
+
+def _scores(world: World) -> Floats:
+    scores, tree = world.scores, world.tree
+    return np.array(
+        [scores.cache_weight, scores.load_weight, tree.cache_threshold, tree.balance_rel],
+        np.float64,
     )
 
 
@@ -361,6 +386,8 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.decode_routing = ROUTINGS.index(world.decode_routing)
     rules.direct_below = world.direct_below
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
+    rules.balance_abs = world.tree.balance_abs
+    rules.tree_ids = world.tree.tokens // max(1, trace.block_tokens)
     rules.closed = closed
     rules.leaps = leaps
     rules.id_tokens = max(1, trace.block_tokens)

@@ -1,10 +1,13 @@
 """Which rank a request goes to. Every data-parallel rank is a target of its own.
 
 Loads are what a router of vLLM-router, llm-d or Dynamo sees: requests assigned and not ended,
-blocks in use and asked for, prompt tokens still to compute, and exact cache events. Ties go to
-the rank with fewer requests, then to the first.
+blocks in use and asked for, requests waiting, prompt tokens still to compute, and exact cache
+events; `prefix_approx` knows of caches only what it sent where. Ties go to the rank with fewer
+requests, then to the first.
 """
 
+from splitpoint.sim import chain
+from splitpoint.sim.blocks import ceil_div
 from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import hits
 from splitpoint.sim.state import Sim
@@ -18,8 +21,11 @@ ROUTINGS = (
     "power_of_two",
     "session",
     "prefix_aware",
+    "prefix_approx",
+    "linear",
 )
-RANDOM, ROUND_ROBIN, LEAST_REQUESTS, LEAST_KV, POWER_OF_TWO, SESSION, PREFIX_AWARE = range(7)
+RANDOM, ROUND_ROBIN, LEAST_REQUESTS, LEAST_KV, POWER_OF_TWO = range(5)
+SESSION, PREFIX_AWARE, PREFIX_APPROX, LINEAR = range(5, 9)
 
 
 @kernel
@@ -43,6 +49,10 @@ def choose(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
         if s.session_rank[place] < 0:
             s.session_rank[place] = _least_requests(s, first, count)
         return int(s.session_rank[place])
+    if routing == PREFIX_APPROX:
+        return _prefix_approx(s, q, side, first, count)
+    if routing == LINEAR:
+        return _linear(s, q, first, count, now)
     return _prefix_aware(s, q, first, count, now)
 
 
@@ -111,3 +121,85 @@ def _prefix_aware(s: Sim, q: int, first: int, count: int, now: int) -> int:
             best = r
             least = cost
     return best
+
+
+@kernel
+def _linear(s: Sim, q: int, first: int, count: int, now: int) -> int:
+    """Greatest of cache weight x share of the prompt cached there + load weight x (place between
+    the longest queue (0) and the shortest (1) + share of blocks free)."""
+    shortest = longest = s.ranks[first].waiting
+    for r in range(first + 1, first + count):
+        shortest = min(shortest, s.ranks[r].waiting)
+        longest = max(longest, s.ranks[r].waiting)
+    best = first
+    most = -1.0
+    isl = s.requests[q].isl
+    for r in range(first, first + count):
+        rank = s.ranks[r]
+        pool = s.pools[rank.pool]
+        observe(s, rank.engine, now)
+        queue = 1.0
+        if longest > shortest:
+            queue = (longest - rank.waiting) / (longest - shortest)
+        cached = hits(s, r, q, isl) * pool.block / isl
+        score = s.scores[0] * cached + s.scores[1] * (queue + rank.free / pool.usable)
+        if score > most or (score == most and rank.load < s.ranks[best].load):
+            best = r
+            most = score
+    return best
+
+
+@kernel
+def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int) -> int:
+    """The rank that was last sent the longest known start of this prompt, if that start is long
+    enough and loads are even enough; else the rank with the fewest requests."""
+    least = _least_requests(s, first, count)
+    lightest = s.ranks[least].load
+    heaviest = lightest
+    for r in range(first, first + count):
+        heaviest = max(heaviest, s.ranks[r].load)
+    best = least
+    apart = heaviest - lightest > s.rules[0].balance_abs
+    if not (apart and heaviest > lightest * s.scores[3]):
+        known, sent = _remembered(s, q, side)
+        if known > s.scores[2] * s.requests[q].isl:
+            best = sent
+    _remember(s, q, side, best)
+    return int(best)
+
+
+@kernel
+def _remembered(s: Sim, q: int, side: int) -> tuple[int, int]:
+    """Leading tokens of the prompt that the tree of `side` knows, and the rank that was last sent
+    all of them."""
+    rules = s.rules[0]
+    rank = -1
+    depth = 0
+    ids = ceil_div(s.cover[q], rules.id_tokens)
+    while depth < ids:
+        item = side * rules.nodes + s.name[s.name_start[q] + depth]
+        if s.tree_rank[item] < 0:
+            break
+        rank = s.tree_rank[item]
+        depth += 1
+    return int(min(depth * rules.id_tokens, s.cover[q])), int(rank)
+
+
+@kernel
+def _remember(s: Sim, q: int, side: int, rank: int) -> None:
+    """Enter a prompt sent to `rank` into the tree, its end first: what is forgotten first is then
+    always a leaf."""
+    rules = s.rules[0]
+    for depth in range(ceil_div(s.cover[q], rules.id_tokens) - 1, -1, -1):
+        item = side * rules.nodes + s.name[s.name_start[q] + depth]
+        if s.tree_rank[item] >= 0:
+            chain.unlink(s.tree, side, item)
+        else:
+            s.tree_size[side] += 1
+        s.tree_rank[item] = rank
+        chain.append(s.tree, side, item)
+    while s.tree_size[side] > rules.tree_ids:
+        oldest = s.tree.head[side]
+        chain.unlink(s.tree, side, oldest)
+        s.tree_rank[oldest] = -1
+        s.tree_size[side] -= 1

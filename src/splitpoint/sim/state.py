@@ -159,6 +159,9 @@ RULES = _columns(
     "lease",
     "id_tokens",
     "first_sink",
+    "nodes",
+    "balance_abs",
+    "tree_ids",
 )
 CLOCK = _columns(
     "now",
@@ -234,6 +237,10 @@ class Sim:
     link_bytes: Floats
     lots: Longs
     session_rank: Longs
+    scores: Floats
+    tree: Chain
+    tree_rank: Longs
+    tree_size: Longs
     rows: Longs
     row_next: Longs
 

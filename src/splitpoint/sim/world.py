@@ -29,6 +29,32 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     gpus: int = 1
 
 
+class Scores(Record, frozen=True, kw_only=True):
+    """Weights of the `linear` router: the scorers of llm-d's endpoint picker.
+
+    Published defaults (Gateway API Inference Extension's default EndpointPickerConfig, 2025-26):
+    prefix cache 3, queue 2, KV utilisation 2; Red Hat's llm-d 3.4 documents 3 and 2.
+    """
+
+    cache_weight: float = 3.0
+    load_weight: float = 2.0
+
+
+class Tree(Record, frozen=True, kw_only=True):
+    """Settings of the `prefix_approx` router: what vllm-router and SGLang's router call
+    `cache_aware`, with their published defaults (command line of both, 2025-26).
+
+    `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
+    requests apart, and times as many, from which load alone decides. `tokens`: the most that the
+    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed).
+    """
+
+    cache_threshold: float = 0.3
+    balance_abs: int = 64
+    balance_rel: float = 1.5
+    tokens: int = 2**24
+
+
 class World(Record, frozen=True, kw_only=True):
     """Everything but the requests: one mixed pool, or a prefill and a decode pool with a link.
 
@@ -43,3 +69,5 @@ class World(Record, frozen=True, kw_only=True):
     link: LinkSpec | None = None
     direct_below: int = 0
     timeout_s: float | None = None
+    scores: Scores = Scores()
+    tree: Tree = Tree()
