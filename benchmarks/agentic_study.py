@@ -21,6 +21,7 @@ from splitpoint import metrics
 from splitpoint.inputs.deployment import Role, Routing, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
+from splitpoint.inputs.files import write_atomic
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.trace import Trace, scale_rate, with_starts
 from splitpoint.inputs.traces.synth import preset
@@ -440,7 +441,15 @@ def draw(folder: Path, curve: StepCurve, found: dict[str, list[Outcome]]) -> Non
     figures.save(ttft_stacks(stacks), folder / "agentic-ttft.svg")
     for routing in ROUTINGS:
         run = measured(study_world(SHAPES[1], routing, curve), NONE, SEEDS[0])
-        figures.save(figures.occupancy(run), folder / f"agentic-kv-{routing}.svg")
+        save_small(figures.occupancy(run), folder / f"agentic-kv-{routing}.png")
+
+
+def save_small(chart: "alt.LayerChart", path: Path) -> None:
+    """A PNG at one pixel a pixel, which is small enough for the repository."""
+    import vl_convert
+
+    spec = chart.properties(width=figures.WIDTH).to_dict() | {"config": figures.LIGHT}
+    write_atomic(path, vl_convert.vegalite_to_png(spec, scale=1))
 
 
 def ttft_stacks(found: dict[str, Outcome]) -> "alt.LayerChart":
