@@ -1,14 +1,16 @@
 """How fast `simulate` is: CPU seconds of one process after compilation, the best of five.
 
-    python benchmarks/simulate_speed.py [--mooncake FILE] [--million] [--peer]
+    python benchmarks/simulate_speed.py [--mooncake FILE] [--million] [--peer [PYTHON]]
 
-Four loads on 8 mixed instances, then a peer on the same machine where it is installed: Dynamo's
-replay (`ai-dynamo`) on 10,000 requests of the first load, whole process and loop alone.
+Loads on 8 mixed instances, a split deployment with a tight decode pool, and two peers on the same
+machine where they are installed: Dynamo's replay (`ai-dynamo`) on the same trace file, and
+`vllm-sr-sim`, which takes a distribution of lengths instead of a trace. PYTHON is the interpreter
+that has them, so that they need not live beside this package.
 """
 
 import argparse
-import importlib.util
 import json
+import re
 import resource
 import subprocess
 import sys
@@ -18,14 +20,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
+from splitpoint import metrics
 from splitpoint.inputs import traces
 from splitpoint.inputs.deployment import Routing
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.synth import preset
 from splitpoint.pricing.blocks import Group
+from splitpoint.run import OUTCOMES
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.transfer import LinkSpec
 
 INSTANCES = 8
 RATE = 20.0
@@ -93,44 +99,110 @@ def report(name: str, requests: int, seconds: float, target: int | None = None) 
     print(f"{name:58} {requests / seconds:>10,.0f} requests/s{wanted}", flush=True)
 
 
-def dynamo(requests: Trace) -> None:
-    """Dynamo's replay on the same trace, if it is installed."""
-    if importlib.util.find_spec("dynamo") is None:
-        print("Dynamo's replay: not installed (pip install ai-dynamo==1.4.0)")
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "trace.jsonl"
-        with path.open("w") as out:
-            for i in range(len(requests)):
-                row = {
-                    "timestamp": int(requests.arrive_s[i] * 1000),
-                    "input_length": int(requests.isl[i]),
-                    "output_length": int(requests.osl[i]),
-                    "hash_ids": [i * 1000 + j for j in range(-(-int(requests.isl[i]) // 512))],
-                }
-                out.write(json.dumps(row) + "\n")
-        command = [sys.executable, "-m", "dynamo.replay", str(path)]
-        command += ["--num-workers", str(INSTANCES)]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=folder)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if done.returncode:
-        print("Dynamo's replay failed:", done.stderr.strip().splitlines()[-1:])
-        return
-    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    report("Dynamo's replay, whole process", len(requests), seconds)
-
-
-def whole_process(requests: int) -> float:
-    """CPU seconds of a new process that simulates the Poisson load once, compiled code cached."""
-    script = (
-        "from benchmarks.simulate_speed import *\n"
-        f"simulate(world('round_robin', blocks=20_000), poisson({requests}, RATE))\n"
-    )
+def children(command: list[str], folder: Path) -> tuple[float, str]:
+    """CPU seconds of one process and what it printed; a failure raises CalledProcessError."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[1])
+    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return seconds, done.stdout
+
+
+def has(python: str, module: str) -> bool:
+    """Whether that interpreter finds a module."""
+    code = f"import importlib.util as u; raise SystemExit(u.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", code], check=False).returncode == 0
+
+
+def write_mooncake(requests: Trace, path: Path) -> None:
+    """The requests as a Mooncake trace, every block its own."""
+    with path.open("w") as out:
+        for i in range(len(requests)):
+            row = {
+                "timestamp": int(requests.arrive_s[i] * 1000),
+                "input_length": int(requests.isl[i]),
+                "output_length": int(requests.osl[i]),
+                "hash_ids": [i * 1000 + j for j in range(-(-int(requests.isl[i]) // 512))],
+            }
+            out.write(json.dumps(row) + "\n")
+
+
+# Reads the trace file, as the peer does, and simulates it with the prefix cache on.
+OURS = """
+import sys
+from pathlib import Path
+from benchmarks.simulate_speed import simulate, world
+from splitpoint.inputs import traces
+trace = traces.read(Path(sys.argv[1]))
+simulate(world("round_robin", blocks=20_000, caching=True), trace)
+"""
+
+
+def against_peers(python: str, requests: int, runs: int) -> None:
+    """Whole processes side by side, the best of `runs` each, and the loops alone."""
+    root = Path(__file__).parents[1]
+    trace = poisson(requests, RATE)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "trace.jsonl"
+        write_mooncake(trace, path)
+        # Runs in the repository, so that the script finds this file.
+        ours_command = [sys.executable, "-c", OURS, str(path)]
+        children(ours_command, root)  # compiles, where nothing is cached yet
+        ours = min(children(ours_command, root)[0] for _ in range(runs))
+        report(f"this package, whole process, {requests:,} of a file", requests, ours)
+        if has(python, "dynamo"):
+            command = [python, "-m", "dynamo.replay", str(path), "--num-workers", str(INSTANCES)]
+            results = [children(command, Path(scratch)) for _ in range(runs)]
+            theirs = min(seconds for seconds, _ in results)
+            report("Dynamo's replay, whole process, same file", requests, theirs)
+            print(f"  {theirs / ours:.0f} times this package's CPU time (target 50)")
+            walls = [re.search(r"Wall Time \(ms\): ([\d,.]+)", text) for _, text in results]
+            loops = [float(m[1].replace(",", "")) / 1000 for m in walls if m]
+            if loops:
+                setting = world("round_robin", blocks=20_000, caching=True)
+                read = traces.read(path)
+                loop = best(lambda: simulate(setting, read))
+                print(f"  loop alone, its own clock: {min(loops) / loop:.0f} times (target 20)")
+        else:
+            print("Dynamo's replay: not installed (pip install ai-dynamo==1.4.0)")
+        if has(python, "fleet_sim"):
+            cdf = Path(scratch) / "lengths.json"
+            # Prompt and output together, as its distributions count; about 2,200 tokens.
+            cdf.write_text(json.dumps([[2100, 0.1], [2200, 0.5], [2300, 1.0]]))
+            command = [str(Path(python).parent / "vllm-sr-sim"), "simulate", "--cdf", str(cdf)]
+            command += ["--lam", str(RATE), "--n-s", str(INSTANCES), "--n-l", "1"]
+            command += ["--n-req", str(requests)]
+            theirs = min(children(command, Path(scratch))[0] for _ in range(runs))
+            report("vllm-sr-sim, whole process, lengths drawn", requests, theirs)
+            print(f"  {theirs / ours:.1f} times this package's CPU time")
+        else:
+            print("vllm-sr-sim: not installed (pip install vllm-sr-sim)")
+
+
+def split_world(decode_blocks: int) -> World:
+    """Four prefill instances and one decode instance of the first load's speed; 100 GB/s and
+    98 kB a token between them (assumed: only the number of events matters here)."""
+    mixed = world("round_robin", blocks=20_000).pools[0]
+    prefill = replace(mixed, role="prefill", replicas=4)
+    decode = replace(mixed, role="decode", replicas=1, kv_blocks=decode_blocks)
+    link = LinkSpec(bandwidth=1e11, latency=1e-3, bytes_per_token=98304.0, fixed_bytes=0.0)
+    return World(pools=(prefill, decode), routing="round_robin", link=link)
+
+
+def overload() -> None:
+    """3,000 requests on 4P1D whose decode pool holds 76,800 tokens, against one with room."""
+    requests = poisson(3000, RATE)
+    settings = {"relaxed": split_world(200_001), "tight": split_world(76_800 // 16 + 1)}
+    seconds = {}
+    for name, setting in settings.items():
+        run = simulate(setting, requests)
+        seconds[name] = best(lambda setting=setting: simulate(setting, requests))  # type: ignore[misc]
+        report(f"4P1D, 3,000 requests, {name} decode pool", len(requests), seconds[name])
+        ends = np.bincount(run.requests.outcome, minlength=len(OUTCOMES))
+        counted = ", ".join(f"{n:,} {o}" for o, n in zip(OUTCOMES, ends, strict=True) if n)
+        ttft = metrics.percentile(metrics.ttft(run), 50)
+        print(f"  {counted} of {len(requests):,}; TTFT p50 {ttft:.2f} s; notes {run.notes}")
+    print(f"  {seconds['tight'] / seconds['relaxed']:.1f} times the relaxed CPU time (target 3)")
 
 
 def main() -> None:
@@ -138,7 +210,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mooncake", type=Path, default=SHARED)
     parser.add_argument("--million", action="store_true", help="also one million requests")
-    parser.add_argument("--peer", action="store_true", help="also Dynamo's replay")
+    parser.add_argument("--peer", nargs="?", const=sys.executable, help="also the peers")
     options = parser.parse_args()
 
     ten = poisson(10_000, RATE)
@@ -176,9 +248,9 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
         report("1,000,000 x 2,000/200, Poisson", len(million), seconds)
         print(f"  {seconds / short:.0f} times the 10,000 (target 120), peak {peak:.2f} GiB (1.5)")
+    overload()
     if options.peer:
-        report("this package, whole process, 100,000 requests", 100_000, whole_process(100_000))
-        dynamo(poisson(100_000, RATE))
+        against_peers(options.peer, 100_000, runs=2)
 
 
 if __name__ == "__main__":
