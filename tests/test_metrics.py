@@ -42,7 +42,7 @@ def run_of(
     gpus: int = 1,
     duration_s: float = 0.0,
     series: ArrayLike = (),
-    blocks: int = 11,
+    blocks: int = 10,
     **columns: ArrayLike,
 ) -> Run:
     """A run with one KV pool per role; `series` rows are instance, time, used, held, waiting."""

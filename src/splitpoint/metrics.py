@@ -63,8 +63,8 @@ class Throughput(Record, frozen=True, kw_only=True):
 
 
 class PoolLoad(Record, frozen=True, kw_only=True):
-    """What some KV pools saw. Shares are of usable blocks (block 0 never is), averaged over time
-    and pools; `waiting_mean` is per pool; `busy_share`, preemptions and hits are over the whole
+    """What some KV pools saw. Shares are of usable blocks, averaged over time and
+    pools; `waiting_mean` is per pool; `busy_share`, preemptions and hits are over the whole
     run."""
 
     used_mean: float
@@ -264,7 +264,7 @@ def mean_shut_out(run: Run, pool: int, blocks: int) -> float:
         here = run.series.instance == row
         start = run.series.time_s[here]
         seconds = _overlap(start, np.append(start[1:], run.duration_s), window)
-        room = int(run.instances.kv_blocks[row]) - 1 - run.series.kv_used[here]
+        room = int(run.instances.kv_blocks[row]) - run.series.kv_used[here]
         total += float((seconds * run.series.waiting[here] * (room < blocks)).sum())
     return total / window.length
 
@@ -286,7 +286,7 @@ def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
         # A state holds until the next row of the same KV pool.
         start = run.series.time_s[here]
         end = np.append(start[1:], run.duration_s)
-        blocks = max(int(run.instances.kv_blocks[row]) - 1, 1)
+        blocks = max(int(run.instances.kv_blocks[row]), 1)
         weights.append(_overlap(start, end, window))
         used.append(run.series.kv_used[here] / blocks)
         held.append(run.series.held[here] / blocks)

@@ -91,7 +91,8 @@ class Series(Record, frozen=True, kw_only=True):
 
 
 class Instances(Record, frozen=True, kw_only=True):
-    """Columns of m KV pools (an instance of dp ranks has dp rows): totals over the run."""
+    """Columns of m KV pools (an instance of dp ranks has dp rows): totals over the run.
+    `kv_blocks`: the blocks that requests can hold, so without block 0, which is never used."""
 
     pool: Ints
     instance: Ints

@@ -129,8 +129,8 @@ def test_the_parts_of_a_bar_sum_to_the_number_behind_it() -> None:
 
 
 def one_pool(times: list[float], used: list[int], held: list[int]) -> Run:
-    """A run of ten seconds with one pool of 101 blocks, 100 of them usable."""
-    plain = sample.run(instances=1, blocks=101)
+    """A run of ten seconds with one pool of 100 usable blocks."""
+    plain = sample.run(instances=1, blocks=100)
     ints = np.array(used, np.int32)
     series = msgspec.structs.replace(
         plain.series,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from splitpoint import metrics
 from splitpoint.inputs.trace import Trace
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import World, simulate
@@ -89,6 +90,7 @@ def slower(world: World, factor: int) -> World:
         world,
         pools=tuple(replace(pool, curve=curve(pool.curve)) for pool in world.pools),
         timeout_s=None if world.timeout_s is None else world.timeout_s * factor,
+        abort_s=None if world.abort_s is None else world.abort_s * factor,
     )
 
 
@@ -137,6 +139,14 @@ def test_prefills_of_one_instance_start_in_order_of_arrival(lengths: list[int]) 
     rows = [Row(isl=isl, osl=5, arrive_s=i * 0.003) for i, isl in enumerate(lengths)]
     run = simulate(mixed(kv_blocks=12), trace(*rows))
     assert (np.diff(run.requests.prefill_start_s) >= 0).all()
+
+
+def test_a_full_pool_reads_as_wholly_used() -> None:
+    rows = [Row(isl=40, osl=120, arrive_s=0.0) for _ in range(8)]
+    run = simulate(mixed(kv_blocks=12), trace(*rows))
+    assert (run.instances.kv_blocks == 11).all()
+    assert run.series.kv_used.max() == 11
+    assert metrics.pool_load(run, 0).used_p99 == 1.0
 
 
 def test_a_long_series_is_thinned_and_keeps_its_ends() -> None:

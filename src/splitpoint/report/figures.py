@@ -495,7 +495,7 @@ def _shares(run: Run, pool: int, edges: Column) -> Shares:
     A value holds from its change point on, so a slot also sees what held at its start.
     """
     rows = np.flatnonzero(run.series.instance == pool)
-    blocks = max(int(run.instances.kv_blocks[pool]) - 1, 1)  # block 0 is never used
+    blocks = max(int(run.instances.kv_blocks[pool]), 1)
     times = run.series.time_s[rows]
     starts = np.searchsorted(times, edges[:-1], side="right") - 1
     slot = np.searchsorted(edges, times, side="right") - 1

@@ -84,7 +84,7 @@ def _full_at(candidate: Candidate, run: Run, pool: int) -> float | None:
     """The first moment at which a request waits that a rank's free blocks could not take."""
     need = candidate.instances[pool].holding.blocks(round(float(np.mean(run.requests.isl))))
     ours = run.instances.pool[run.series.instance] == pool
-    room = run.instances.kv_blocks[run.series.instance] - 1 - run.series.kv_used
+    room = run.instances.kv_blocks[run.series.instance] - run.series.kv_used
     stuck = np.flatnonzero(ours & (room < need) & (run.series.waiting > 0))
     return float(run.series.time_s[stuck[0]]) if len(stuck) else None
 
