@@ -456,10 +456,13 @@ def ttft_stacks(found: dict[str, Outcome]) -> "alt.LayerChart":
     """Mean TTFT of each row as a bar of its parts, its sum behind it."""
     import altair as alt
 
+    # A rest of nothing may round to just below zero, which would stretch the axis.
     rows = [
-        {"row": name, "part": part, "order": order, "seconds": getattr(one, part.replace(" ", "_"))}
+        {"row": name, "part": part, "order": order, "seconds": max(seconds, 0.0)}
         for name, one in found.items()
-        for order, part in enumerate(figures.PARTS)
+        for order, (part, seconds) in enumerate(
+            (part, getattr(one, part.replace(" ", "_"))) for part in figures.PARTS
+        )
     ]
     sums = [
         {"row": name, "seconds": one.ttft_mean, "told": f"{one.ttft_mean:.1f} s"}
@@ -467,11 +470,13 @@ def ttft_stacks(found: dict[str, Outcome]) -> "alt.LayerChart":
     ]
     y = alt.Y("row:N", title=None, sort=list(found), axis=alt.Axis(labelLimit=240))
     colour = alt.Scale(domain=list(figures.PARTS), range=list(figures.PARTS.values()))
+    longest = max(one.ttft_mean for one in found.values())
+    length = alt.Scale(domain=[0, 1.1 * longest], nice=False)  # room for the sum behind the bar
     bars = (
         alt.Chart(alt.InlineData(values=rows))
         .mark_bar()
         .encode(
-            alt.X("seconds:Q", title="mean TTFT of finished requests, seconds"),
+            alt.X("seconds:Q", title="mean TTFT of finished requests, seconds", scale=length),
             y,
             alt.Color("part:N", title=None, scale=colour),
             order="order:Q",
