@@ -17,7 +17,7 @@ from splitpoint.sim.world import PoolSpec, World
 
 PICOS = 10**12
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
-END, FLOW, LEASE, ARRIVAL, TIMEOUT = range(5)
+END, FLOW, LEASE, ARRIVAL, TIMEOUT, ABORT = range(6)
 
 
 def picos(seconds: float) -> int:
@@ -301,6 +301,7 @@ class Oracle:
         self.flows: list[Flow] = []
         self.leases: list[tuple[int, Request]] = []
         self.deadlines: dict[int, int] = {}
+        self.patience: dict[int, int] = {}
         self.turns = [0, 0]
         self.sticky: dict[tuple[int, int], Rank] = {}
         # Per side: which rank was last sent each start of a prompt, least recent first.
@@ -377,6 +378,9 @@ class Oracle:
                     # Requests time out in order of arrival.
                     place = list(self.deadlines).index(i)
                     events.append((at, TIMEOUT, place))
+            for place, (i, at) in enumerate(self.patience.items()):
+                if not self.requests[i].over:
+                    events.append((at, ABORT, place))
             first = min(events, default=None)
             looking = [e for e in self.engines if e.looks]
             if looking and (first is None or first[0] > self.now):
@@ -395,10 +399,14 @@ class Oracle:
             elif kind == ARRIVAL:
                 del self.arrivals[index]
                 self.arrive(self.requests[index])
-            else:
+            elif kind == TIMEOUT:
                 late = list(self.deadlines)[index]
                 del self.deadlines[late]
-                self.time_out(self.requests[late])
+                self.give_up(self.requests[late], TIMED_OUT)
+            else:
+                late = list(self.patience)[index]
+                del self.patience[late]
+                self.give_up(self.requests[late], ABORTED)
 
     def look(self, rank: Rank) -> None:
         """An idle engine looks at its queues now; a busy one does so after its step anyway."""
@@ -526,6 +534,8 @@ class Oracle:
         self.look(rank)
         if self.world.timeout_s is not None:
             self.deadlines[r.index] = self.now + picos(self.world.timeout_s)
+        if self.world.abort_s is not None:
+            self.patience[r.index] = self.now + picos(self.world.abort_s)
 
     def end(self, r: Request, outcome: int) -> None:
         r.outcome = outcome
@@ -544,23 +554,23 @@ class Oracle:
         seat.state = "out"
         self.end(r, DONE)
 
-    def time_out(self, r: Request) -> None:
+    def give_up(self, r: Request, outcome: int) -> None:
         link = self.world.link
         d, p = r.seats.get("d"), r.seats.get("p")
         pulling = d is not None and d.state == "pulling"
         if d is not None:
-            self.give_up(d)
+            self.withdraw(d)
         if p is not None:
             if p.state == "held" and not pulling:
                 assert link is not None
                 self.leases.append((self.now + picos(link.lease_s), r))
-            self.give_up(p)
-        self.end(r, TIMED_OUT)
+            self.withdraw(p)
+        self.end(r, outcome)
 
-    def give_up(self, seat: Seat) -> None:
+    def withdraw(self, seat: Seat) -> None:
         if seat.state in ("out", "held", "pulling"):
             return
-        if seat.state in ("filling", "fresh") and seat.rank.engine.busy:
+        if seat.state in ("filling", "fresh", "decoding") and seat.rank.engine.busy:
             seat.gone = True
             return
         if seat.state != "coming":
@@ -743,7 +753,9 @@ class Oracle:
                 rank.steps["d"] += 1
             ended = []
             for seat in decoding:
-                if seat.state == "decoding":
+                if seat.state == "decoding" and seat.gone:
+                    self.drop(seat)
+                elif seat.state == "decoding":
                     seat.stepped += 1
                     if seat.tokens() >= seat.request.osl:
                         ended.append(seat)

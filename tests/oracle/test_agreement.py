@@ -34,6 +34,6 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"ranks"} if (run.instances.rank > 0).any() else set()
         seen |= {"drafts"} if any(pool.curve.drafts for pool in world.pools) else set()
     assert seen >= {
-        *(f"outcome {outcome}" for outcome in (0, 1, 3)),
+        *(f"outcome {outcome}" for outcome in (0, 1, 2, 3)),
         *("preempted", "hit", "handed over", "held", "ranks", "drafts"),
     }

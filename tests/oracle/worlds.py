@@ -75,6 +75,7 @@ def world(random: Random) -> World:
     layout = groups(random)
     block = random.choice([1, 2, 3, 4, 8, 16])
     timeout = random.choice([None, None, random.randint(1, 40_000) * 1e-6, 1e-9])
+    abort = random.choice([None, None, random.randint(1, 100_000) * 1e-6, 1e-9])
     routing = random.choice(ROUTINGS)
     decode_routing = random.choice(ROUTINGS)
     if random.random() < 0.5:
@@ -83,6 +84,7 @@ def world(random: Random) -> World:
             pools=pools,
             routing=routing,
             timeout_s=timeout,
+            abort_s=abort,
             scores=scores(random),
             tree=tree(random),
         )
@@ -106,6 +108,7 @@ def world(random: Random) -> World:
         link=link,
         direct_below=random.choice([0, 0, 5, 40]),
         timeout_s=timeout,
+        abort_s=abort,
         scores=scores(random),
         tree=tree(random),
     )

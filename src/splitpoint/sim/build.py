@@ -106,7 +106,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         later=np.zeros(n if closed else 0, np.int64),
         later_key=arrive,
         later_pos=np.zeros(n if closed else 0, np.int64),
-        arrived=np.zeros(n if world.timeout_s is not None else 0, np.int64),
+        arrived=np.zeros(0 if (world.timeout_s, world.abort_s) == (None, None) else n, np.int64),
         leased=np.zeros(flows, np.int64),
         lease_key=np.zeros(flows, np.int64),
         flow=_rows(FLOW, flows),
@@ -152,6 +152,8 @@ def _check_pools(world: World) -> bool:
             value = getattr(record, name)
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"{where}.{name}", f"{value}", "a finite number, 0 or more")
+    if world.abort_s is not None and not 0 <= world.abort_s <= LONGEST_S:
+        raise PlanError("world.abort_s", f"{world.abort_s}", f"0 .. {LONGEST_S:,.0f} s")
     return split
 
 
@@ -386,6 +388,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.decode_routing = ROUTINGS.index(world.decode_routing)
     rules.direct_below = world.direct_below
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
+    rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
     rules.balance_abs = world.tree.balance_abs
     rules.tree_ids = world.tree.tokens // max(1, trace.block_tokens)
     rules.closed = closed

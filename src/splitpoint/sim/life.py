@@ -12,6 +12,7 @@ from splitpoint.sim.router import PREFIX_AWARE, choose
 from splitpoint.sim.seats import LISTS, QUEUE, drop, expect, free_blocks
 from splitpoint.sim.state import (
     COMING,
+    DECODING,
     DONE,
     FILLING,
     FLOWED,
@@ -22,7 +23,6 @@ from splitpoint.sim.state import (
     OUT,
     PULLING,
     REMOTE,
-    TIMED_OUT,
     WAITING,
     Sim,
 )
@@ -91,7 +91,7 @@ def _queue_local(s: Sim, q: int, ticket: int, r: int, now: int) -> None:
     rank.waiting += 1
     rank.dirty = 1
     touch(s, rank.engine, now)
-    if rules.timeout >= 0:
+    if rules.timeout >= 0 or rules.abort >= 0:
         clock = s.clock[0]
         s.arrived[clock.arrived] = q
         clock.arrived += 1
@@ -133,27 +133,27 @@ def finish(s: Sim, q: int, ticket: int, blocks: int, now: int) -> None:
 
 
 @kernel
-def time_out(s: Sim, q: int, now: int) -> None:
-    """Request `q` has no first token in time: it leaves its queues at once, a running step at
-    its end, a running transfer with its last byte; blocks nobody pulls stay until the lease ends.
+def give_up(s: Sim, q: int, outcome: int, now: int) -> None:
+    """Request `q` is timed out or aborted: it leaves its queues at once, a running step at its
+    end, a running transfer with its last byte; blocks nobody pulls stay until the lease ends.
     """
     rules = s.rules[0]
     pulling = False
     if rules.split == 1:
         state = s.tickets[q + rules.requests].state
         pulling = state == PULLING
-        _give_up(s, q + rules.requests, now)
+        _withdraw(s, q + rules.requests, now)
     if s.tickets[q].state == HELD and not pulling:
         clock = s.clock[0]
         s.leased[clock.leases] = q
         s.lease_key[clock.leases] = now + rules.lease
         clock.leases += 1
-    _give_up(s, q, now)
-    end(s, q, TIMED_OUT, now)
+    _withdraw(s, q, now)
+    end(s, q, outcome, now)
 
 
 @kernel
-def _give_up(s: Sim, ticket: int, now: int) -> None:
+def _withdraw(s: Sim, ticket: int, now: int) -> None:
     t = s.tickets[ticket]
     state = t.state
     if state in (OUT, HELD, PULLING):
@@ -164,10 +164,12 @@ def _give_up(s: Sim, ticket: int, now: int) -> None:
         drop(s, ticket, 0)
     elif state == COMING:
         drop(s, ticket, 0)
-    elif state in (FILLING, FRESH):
+    elif state in (FILLING, FRESH, DECODING):
         touch(s, e, now)
         if s.engines[e].busy == 1:
             t.gone = 1
+            if state == DECODING:
+                s.ranks[t.rank].leavers += 1
         else:
             drop(s, ticket, 0)
 

@@ -1,5 +1,5 @@
-"""The event loop: the next of step ends, transfers, leases, arrivals and time-outs, in that order
-at equal times, then the engines that have something new to look at start a step.
+"""The event loop: the next of step ends, transfers, leases, arrivals, time-outs and aborts, in
+that order at equal times, then the engines that have something new to look at start a step.
 
 Every step computes at least one token of the oldest request of some rank, which is never
 preempted for a younger one; so the loop ends, or no event is left and the rest is unfinished.
@@ -10,9 +10,11 @@ from splitpoint.sim.batch import schedule
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.kernel import entry, kernel
-from splitpoint.sim.life import arrive, expire_lease, finish, time_out
+from splitpoint.sim.life import arrive, expire_lease, finish, give_up
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.seats import (
+    LISTS,
+    RUNNING,
     decoder_blocks,
     drop,
     expect,
@@ -24,7 +26,17 @@ from splitpoint.sim.seats import (
     request_of,
 )
 from splitpoint.sim.series import close, record
-from splitpoint.sim.state import FLOWED, FRESH, HELD, NEVER, PREFILL, Sim
+from splitpoint.sim.state import (
+    ABORTED,
+    DECODING,
+    FLOWED,
+    FRESH,
+    HELD,
+    NEVER,
+    PREFILL,
+    TIMED_OUT,
+    Sim,
+)
 from splitpoint.sim.steps import elapsed, sync, touch
 
 
@@ -39,7 +51,8 @@ def run(s: Sim) -> None:
         q = _next_arrival(s)
         arrival = s.later_key[q] if q >= 0 else NEVER
         timeout = _next_timeout(s)
-        when = min(step, flow, lease, arrival, timeout)
+        abort = _next_abort(s)
+        when = min(step, flow, lease, arrival, timeout, abort)
         if clock.waits > 0 and when > clock.now:
             _start(s, clock.now)
             continue
@@ -55,10 +68,14 @@ def run(s: Sim) -> None:
         elif arrival == when:
             _take_arrival(s, q)
             arrive(s, q, when)
-        else:
+        elif timeout == when:
             late = s.arrived[clock.timed]
             clock.timed += 1
-            time_out(s, late, when)
+            give_up(s, late, TIMED_OUT, when)
+        else:
+            late = s.arrived[clock.patient]
+            clock.patient += 1
+            give_up(s, late, ABORTED, when)
     for r in range(len(s.ranks)):
         close(s, r, clock.now)
 
@@ -94,11 +111,26 @@ def _take_arrival(s: Sim, q: int) -> None:
 @kernel
 def _next_timeout(s: Sim) -> int:
     clock = s.clock[0]
+    if s.rules[0].timeout < 0:
+        return NEVER
     while clock.timed < clock.arrived:
         request = s.requests[s.arrived[clock.timed]]
         if request.over == 0 and request.first_token < 0:
             return int(request.arrive + s.rules[0].timeout)
         clock.timed += 1
+    return NEVER
+
+
+@kernel
+def _next_abort(s: Sim) -> int:
+    clock = s.clock[0]
+    if s.rules[0].abort < 0:
+        return NEVER
+    while clock.patient < clock.arrived:
+        request = s.requests[s.arrived[clock.patient]]
+        if request.over == 0:
+            return int(request.arrive + s.rules[0].abort)
+        clock.patient += 1
     return NEVER
 
 
@@ -220,10 +252,25 @@ def _complete(s: Sim, e: int, now: int) -> None:
         elif rank.decoders > 0:
             rank.decode_steps += engine.leap
         rank.context += rank.rate * engine.leap
+        if rank.leavers > 0:
+            _drop_leavers(s, r)
         _end_decodes(s, r, engine.steps, now)
         _end_chunks(s, r, now)
         rank.chunk = 0
     touch(s, e, now)
+
+
+@kernel
+def _drop_leavers(s: Sim, r: int) -> None:
+    """Decoding requests whose clients went away during the step leave with it."""
+    ticket = s.places.head[LISTS * r + RUNNING]
+    while ticket >= 0:
+        after = s.places.next[ticket]
+        t = s.tickets[ticket]
+        if t.gone == 1 and t.state == DECODING:
+            drop(s, ticket, 1)
+        ticket = after
+    s.ranks[r].leavers = 0
 
 
 @kernel

@@ -200,6 +200,10 @@ def drop(s: Sim, ticket: int, stepped: int) -> None:
     elif t.state == FRESH:
         leave_fresh(s, ticket, stepped)
         leave_seat(s, ticket)
+    elif t.state == DECODING:
+        t.blocks = decoder_blocks(s, ticket, s.engines[rank.engine].steps - 1)
+        leave_decoders(s, ticket)
+        leave_seat(s, ticket)
     elif t.state == LOADED:
         chain.unlink(s.places, LISTS * t.rank + READY, ticket)
     free_blocks(s, ticket, t.blocks)

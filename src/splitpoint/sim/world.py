@@ -60,7 +60,7 @@ class World(Record, frozen=True, kw_only=True):
 
     `direct_below`: new tokens (after prefix hits) under which a request prefills on the decode
     instance itself (conditional disaggregation); 0 never. `timeout_s`: a request without a first
-    token by then fails.
+    token by then fails. `abort_s`: the client of a request that has not ended by then goes away.
     """
 
     pools: tuple[PoolSpec, ...]
@@ -69,5 +69,6 @@ class World(Record, frozen=True, kw_only=True):
     link: LinkSpec | None = None
     direct_below: int = 0
     timeout_s: float | None = None
+    abort_s: float | None = None
     scores: Scores = Scores()
     tree: Tree = Tree()
