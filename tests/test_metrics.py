@@ -277,6 +277,18 @@ def test_only_those_whom_memory_keeps_waiting_are_shut_out() -> None:
     assert metrics.mean_shut_out(run, 0, 1) == 0
 
 
+def test_demand_is_above_one_exactly_where_memory_keeps_requests_waiting() -> None:
+    # 2 wait while 5 of 10 blocks are free, 3 wait while 1 is; each for half of 4 s.
+    rows = [(0, 0.0, 5, 0, 2), (0, 2.0, 9, 0, 3)]
+    run = run_of(1, series=rows, arrive_s=0.0, first_token_s=1.0, end_s=4.0)
+    assert metrics.demand_p99(run, 0, 4) == pytest.approx((9 + 3 * 4) / 10)
+    assert metrics.demand_p99(run, 0, 1) == pytest.approx(0.9)
+    # A hundredth of the time is not enough.
+    rows = [(0, 0.0, 5, 0, 0), (0, 3.97, 9, 0, 3)]
+    run = run_of(1, series=rows, arrive_s=0.0, first_token_s=1.0, end_s=4.0)
+    assert metrics.demand_p99(run, 0, 4) == 0.5
+
+
 def test_waiting_for_the_decode_side_is_not_decoding() -> None:
     run = split_run()
     # Over 5 s: first tokens to ends are 1 s and 2 s, prefill ends to ends 2 s and 2.75 s.

@@ -269,6 +269,26 @@ def mean_shut_out(run: Run, pool: int, blocks: int) -> float:
     return total / window.length
 
 
+def demand_p99(run: Run, pool: int, blocks: int) -> float:
+    """The 99th percentile, over time and ranks of the steady window, of
+    (blocks in use + `blocks` x requests that they keep waiting) / usable blocks.
+
+    Requests wait for memory where fewer than `blocks` are free, so it is above 1 if and only if
+    that is so for more than a hundredth of the time.
+    """
+    window = steady_window(run)
+    weights: list[Floats] = []
+    asked: list[Floats] = []
+    for row in np.flatnonzero(run.instances.pool == pool):
+        here = run.series.instance == row
+        start, used = run.series.time_s[here], run.series.kv_used[here]
+        usable = max(int(run.instances.kv_blocks[row]), 1)
+        shut_out = run.series.waiting[here] * (usable - used < blocks)
+        weights.append(_overlap(start, np.append(start[1:], run.duration_s), window))
+        asked.append((used + shut_out * float(blocks)) / usable)
+    return _weighted_percentile(asked, np.concatenate(weights), 99) if weights else 0.0
+
+
 def pool_load(run: Run, pool: int) -> PoolLoad:
     """What pool number `pool` saw in the steady window."""
     return load_of(run, np.flatnonzero(run.instances.pool == pool))

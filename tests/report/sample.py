@@ -231,6 +231,7 @@ def wall(side: str, name: str, need: float, words: str) -> Wall:
         demand=figure("KV of requests in flight", need * 26.35 * GIB, "B", "simulated"),
         pool=figure("KV pool", 26.35 * GIB, "B"),
         occupancy=need,
+        peak=need,
         words=words,
     )
 

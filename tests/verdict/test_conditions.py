@@ -60,13 +60,15 @@ def test_the_walls_hold_below_one_with_the_margin_that_is_left() -> None:
             deployment="d",
             demand=figure,
             pool=figure,
-            occupancy=occupancy,
+            occupancy=occupancy / 2,
+            peak=occupancy,
             words="w",
         )
 
     found = walls_hold((wall(0.2), wall(0.75)))
     assert found.holds and found.margin == pytest.approx(0.25)
-    assert not walls_hold((wall(1.4),)).holds
+    over = walls_hold((wall(1.4),))
+    assert not over.holds and over.margin == pytest.approx(-0.4)
 
 
 def test_a_transfer_pays_if_it_saves_more_stall_than_it_costs() -> None:

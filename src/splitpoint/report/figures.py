@@ -316,7 +316,7 @@ def walls(found: Sequence[Wall]) -> "alt.LayerChart":
             "told": words.percent(wall.occupancy),
             "asked": words.figure(wall.demand),
             "held": words.figure(wall.pool),
-            "full": wall.occupancy >= 1,
+            "full": wall.peak > 1,
             "words": words.plain(wall.words),
         }
         for wall in found

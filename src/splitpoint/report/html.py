@@ -356,8 +356,8 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
             charts.figure(
                 figures.walls(answer.walls),
                 f"KV demand against the pools. {told}",
-                "What the requests of a side hold at once, as a share of what its pools hold. "
-                "Past the dashed line requests queue, or are preempted.",
+                "What the requests of a side hold at once on average, as a share of what its pools "
+                "hold. Past the dashed line requests queue, or are preempted; red: so at p99.",
             ),
             _table(
                 "The walls in numbers",
@@ -392,10 +392,11 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
 
 
 def _wall(wall: Wall) -> list[str]:
-    kind = "no" if wall.occupancy >= 1 else "yes"
+    kind = "no" if wall.peak > 1 else "yes"
     return [
         _e(f"{wall.side} side of {wall.deployment}"),
-        f'<span class="{kind}">{_e(words.percent(wall.occupancy))}</span>',
+        f'<span class="{kind}">{_e(words.percent(wall.occupancy))}, '
+        f"{_e(words.percent(wall.peak))} at p99</span>",
         f"{_figure(wall.demand)} {_e(wall.demand.name)}",
         f"{_figure(wall.pool)} {_e(wall.pool.name)}",
         _e(wall.words),

@@ -230,8 +230,9 @@ def _walls(answer: Answer, out: _Page) -> None:
     for wall in answer.walls:
         out.say(
             f"{wall.side} side of {words.plain(wall.deployment)}: "
-            f"{words.percent(wall.occupancy)} of its pools",
-            BAD if wall.occupancy >= 1 else "bold",
+            f"{words.percent(wall.occupancy)} of its pools on average, "
+            f"{words.percent(wall.peak)} at p99",
+            BAD if wall.peak > 1 else "bold",
             hang=2,
         )
         for line in _wall_lines(wall):

@@ -99,13 +99,15 @@ class Rejected(Record, frozen=True, kw_only=True):
 
 
 class Wall(Record, frozen=True, kw_only=True):
-    """One KV wall: demand over what the pool holds; above 1 requests queue or are preempted."""
+    """One KV wall: demand over what the pools hold, `occupancy` on average and `peak` at the 99th
+    percentile of time and ranks; above 1 requests queue or are preempted."""
 
     side: Literal["mixed", "prefill", "decode"]
     deployment: str
     demand: Figure
     pool: Figure
     occupancy: float
+    peak: float
     words: str
 
 

@@ -75,16 +75,16 @@ def decode_bound(
 
 
 def walls_hold(walls: tuple[Wall, ...]) -> Condition:
-    """Whether no side's KV demand reaches what its pools hold."""
-    worst = max(walls, key=lambda wall: wall.occupancy)
+    """Whether no side's KV demand at p99 reaches what its pools hold."""
+    worst = max(walls, key=lambda wall: wall.peak)
     return _condition(
         name="both KV walls hold",
         value=Figure(
             name=f"KV demand of the {worst.side} side",
-            value=worst.occupancy,
+            value=worst.peak,
             unit="of its pools",
             origin="simulated",
-            source=worst.demand.source,
+            source="p99 over time and ranks of the steady window",
         ),
         threshold=Figure(name="full", value=1.0, unit="of its pools", origin="computed"),
         above=False,

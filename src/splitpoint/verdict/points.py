@@ -81,8 +81,11 @@ def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
 
 
 def _full_at(candidate: Candidate, run: Run, pool: int) -> float | None:
-    """The first moment at which a request waits that a rank's free blocks could not take."""
+    """The first moment at which a request waits that a rank's free blocks could not take; None
+    unless that is so for a hundredth of the time, as the wall's condition has it."""
     need = candidate.instances[pool].holding.blocks(round(float(np.mean(run.requests.isl))))
+    if metrics.demand_p99(run, pool, need) <= 1:
+        return None
     ours = run.instances.pool[run.series.instance] == pool
     room = run.instances.kv_blocks[run.series.instance] - run.series.kv_used
     stuck = np.flatnonzero(ours & (room < need) & (run.series.waiting > 0))

@@ -6,7 +6,13 @@ moves demand between the walls: every decode then rests on N_D pools instead of 
 
 from typing import Literal
 
-from splitpoint.metrics import mean_after_prefill, mean_prefilling, mean_shut_out, pool_load
+from splitpoint.metrics import (
+    demand_p99,
+    mean_after_prefill,
+    mean_prefilling,
+    mean_shut_out,
+    pool_load,
+)
 from splitpoint.run import Run
 from splitpoint.search.loads import Profile
 from splitpoint.search.world import Candidate
@@ -27,15 +33,18 @@ def walls(candidate: Candidate, run: Run, profile: Profile) -> tuple[Wall, ...]:
     Prefill: requests from the start of their prefill until the decode side has pulled their KV,
     each with its input. Decode: requests from the end of their prefill to their last token, each
     with its mean context, waiting for room included. Mixed: both. Requests that queue while a
-    pool has no room for a mean input count too: memory holds them up. All are means over the
-    steady window, so a side near 1 is over it half of the time.
+    pool has no room for a mean input count too: memory holds them up. These are means over the
+    steady window, so a side near 1 is over it half of the time; whether a wall holds is read from
+    the demand at the 99th percentile of the simulated pools.
     """
     return tuple(_wall(candidate, run, profile, index) for index in range(len(candidate.instances)))
 
 
 def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
     pool, held = candidate.deployment.pools[index], candidate.instances[index].holding
-    present = concurrent(run, index, blocks=held.blocks(round(profile.isl)))
+    need = held.blocks(round(profile.isl))
+    present = concurrent(run, index, blocks=need)
+    peak = demand_p99(run, index, need)
     tokens = round(profile.isl if pool.role == "prefill" else profile.context)
     ranks = pool.replicas * pool.topology.dp
     request = held.request_bytes(tokens)
@@ -59,7 +68,8 @@ def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
             source="memory ladder, whole blocks",
         ),
         occupancy=share,
-        words=_words(pool.role, share, seen.used_mean, seen.used_p99),
+        peak=peak,
+        words=_words(pool.role, share, peak, seen.used_mean, seen.used_p99),
     )
 
 
@@ -72,10 +82,11 @@ def concurrent(run: Run, pool: int, *, blocks: int) -> float:
     return held if role == "prefill" else held + mean_after_prefill(run)
 
 
-def _words(role: Side, share: float, used_mean: float, used_p99: float) -> str:
-    verb = "is over its wall" if share >= 1 else "is at its wall" if used_p99 > 0.98 else "has room"
+def _words(role: Side, share: float, peak: float, used_mean: float, used_p99: float) -> str:
+    verb = "is over its wall" if peak > 1 else "is at its wall" if peak == 1 else "has room"
     shared = " (shared prefixes are counted once there)" if used_mean < 0.9 * share else ""
     return (
-        f"{role} {verb}: demand {share:.0%} of the pools; simulated use "
+        f"{role} {verb}: demand {share:.0%} of the pools on average, {peak:.0%} at "
+        f"p99 of time and ranks; simulated use "
         f"{used_mean:.0%} on average, {used_p99:.0%} at p99{shared}"
     )
