@@ -16,11 +16,11 @@ from msgspec.structs import replace
 from splitpoint import metrics
 from splitpoint.inputs import facts
 from splitpoint.inputs.trace import Trace
+from splitpoint.live.fit import CurveShape, fitted_curve
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.fit import CurveShape, fitted_curve
 
 FOLDER = Path(__file__).parents[1] / "../shared/truth/vllm_replays"
 SEATS, BUDGET = 128, 2048

@@ -1,1 +1,4 @@
-"""Real engines: starting, probing and measuring them. Empty until the release that brings them."""
+"""Real engines: what was measured on them, and step curves fitted to it.
+
+Starting and measuring engines comes with a later release.
+"""

@@ -6,11 +6,11 @@ from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace
+from splitpoint.live.fit import CurveShape, fitted_curve
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import PICO, StepCurve
-from splitpoint.timing.fit import CurveShape, fitted_curve
 
 SEATS, BUDGET = 32, 512
 SHAPE = CurveShape(batches=(1, 16, SEATS), tokens=(0, BUDGET))
