@@ -219,6 +219,22 @@ def test_a_config_file_stands_for_the_folder_of_its_weights() -> None:
     assert serving("/models/q/config.json", sample.H20, sample.MIXED).model == "/models/q"
 
 
+def test_drafts_come_from_what_the_model_has() -> None:
+    engine = msgspec.structs.replace(sample.pool("mixed", 1, drafts=3).engine, draft_method="ngram")
+    pool = msgspec.structs.replace(sample.pool("mixed", 1), engine=engine)
+    words = dict(flag for flag in vllm.flags(pool, "m") if len(flag) == 2)
+    assert json.loads(words["--speculative-config"]) == {
+        "method": "ngram",
+        "num_speculative_tokens": 3,
+        "prompt_lookup_max": 3,
+        "prompt_lookup_min": 1,
+    }
+    mtp = dict(
+        flag for flag in vllm.flags(sample.pool("mixed", 1, drafts=3), "m") if len(flag) == 2
+    )
+    assert json.loads(mtp["--speculative-config"])["method"] == "mtp"
+
+
 def test_an_answer_without_a_choice_writes_nothing(tmp_path: Path) -> None:
     verdict = msgspec.structs.replace(sample.VERDICT, choice="neither", chosen=None)
     assert vllm.write(sample.answer(verdict=verdict), tmp_path) == ()

@@ -42,6 +42,15 @@ def test_each_number_of_drafts_is_an_engine_with_its_acceptances() -> None:
     assert [(engine.drafts, engine.acceptance) for engine in found] == [(0, ()), (2, (0.8, 0.6))]
 
 
+def test_every_setting_of_the_engine_table_reaches_the_engine() -> None:
+    table = EnginePlan(
+        utilization=0.8, max_graph=64, graph_mode="piecewise", async_scheduling=False, max_seqs=9
+    )
+    (engine,) = engines(table)
+    for name in set(table.__struct_fields__) - {"drafts", "acceptance"}:
+        assert getattr(engine, name) == getattr(table, name)
+
+
 def test_what_does_not_fit_says_how_much_is_missing() -> None:
     model = load_model("meta-llama/Llama-3.1-405B")
     found = space(model, small.h20(), 8, engine=EnginePlan(), search=Search(), longest=10_000)

@@ -9,6 +9,7 @@ from splitpoint.record import Record
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
 KvDtype = Literal["auto"] | Dtype
+DraftMethod = Literal["mtp", "ngram"]
 GraphMode = Literal["full_and_piecewise", "full_decode_only", "piecewise"]
 
 # Assumed bounds, past any engine in use; step curves hold one entry per sequence and per token
@@ -33,6 +34,7 @@ Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks.
 
+    `draft_method`: the model's own draft layers, or the text before; it follows from the model.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales.
     """
@@ -53,4 +55,5 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()
+    draft_method: DraftMethod | None = None
     packed_latent: bool | None = None

@@ -6,6 +6,8 @@ tensor parallelism, attention ranks (dp) only where experts are shared.
 
 from collections.abc import Iterator
 
+from msgspec.structs import asdict
+
 from splitpoint.inputs.deployment import Topology, problems
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
@@ -32,26 +34,15 @@ class Space(Record, frozen=True, kw_only=True):
     rejected: tuple[Shortfall, ...]
 
 
+DRAFTING = ("drafts", "acceptance")
+
+
 def engines(plan: EnginePlan) -> tuple[Engine, ...]:
     """One engine for each number of drafts to consider."""
     counts = plan.drafts if isinstance(plan.drafts, tuple) else (plan.drafts,)
+    shared = {name: value for name, value in asdict(plan).items() if name not in DRAFTING}
     return tuple(
-        Engine(
-            name=plan.name,
-            version=plan.version,
-            utilization=plan.utilization,
-            kv_dtype=plan.kv_dtype,
-            state_dtype=plan.state_dtype,
-            block_size=plan.block_size,
-            batched_tokens=plan.batched_tokens,
-            max_seqs=plan.max_seqs,
-            max_len=plan.max_len,
-            prefix_caching=plan.prefix_caching,
-            async_scheduling=plan.async_scheduling,
-            graphs=plan.graphs,
-            drafts=drafts,
-            acceptance=plan.acceptance[:drafts],
-        )
+        Engine(**shared, drafts=drafts, acceptance=plan.acceptance[:drafts])
         for drafts in dict.fromkeys(counts)
     )
 

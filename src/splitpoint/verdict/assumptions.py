@@ -52,6 +52,17 @@ def rests_on(found: Turnover, candidates: Sequence[Candidate]) -> tuple[str, ...
     )
 
 
+def guessed_acceptance(candidates: Sequence[Candidate], model: Model) -> tuple[str, ...]:
+    """How often drafts are taken to be accepted, where they are used and nobody measured it."""
+    found = {
+        f"draft acceptance, not measured on this workload: {drafts.origin(ready.engine, model)}"
+        for candidate in candidates
+        for ready in candidate.instances
+        if ready.engine.drafts and not ready.engine.acceptance
+    }
+    return tuple(sorted(found))
+
+
 def origin_of(words: str) -> Origin:
     """The origin that a source opens with; assumed where it names none, or names that one too."""
     if "assumed" in words:

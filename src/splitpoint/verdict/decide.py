@@ -21,7 +21,7 @@ from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.frontier import frontier
 from splitpoint.search.loads import Load
-from splitpoint.search.space import Space, space
+from splitpoint.search.space import Space, engines, space
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import Candidate, path
 from splitpoint.timing.transfer import LinkSpec
@@ -37,7 +37,7 @@ from splitpoint.verdict.answer import (
     Wall,
     WorkloadSummary,
 )
-from splitpoint.verdict.assumptions import assumptions, rests_on
+from splitpoint.verdict.assumptions import assumptions, guessed_acceptance, rests_on
 from splitpoint.verdict.case import Case, Progress, Trial, case_of, job_of
 from splitpoint.verdict.claims import claims, ratio_claim
 from splitpoint.verdict.compare import Winner, best, comparison
@@ -378,7 +378,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             comparisons=tuple(comparisons),
             conditions=conditions,
             claims=made,
-            rests_on=resting,
+            rests_on=(*resting, *guessed_acceptance(candidates, case.model)),
             by_load=_by_load(case, tried),
             fewest=_holding(tried, load),
             rejected=tried.rejected,
@@ -520,6 +520,10 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
     failed = sorted({found.load for found in points if found.success < 1})
     if failed:
         notes.append(f"requests failed in some deployments under {', '.join(failed)}")
+    if any(engine.drafts for engine in engines(case.plan.engine)) and not case.model.draft_layers:
+        notes.append(
+            f"{case.model.name} has no draft layers: drafts repeat the text before (n-gram)"
+        )
     limit = case.plan.engine.max_len or case.model.max_len
     longer = int(np.count_nonzero(load.trace.isl + load.trace.osl > limit))
     if longer:

@@ -6,8 +6,11 @@ Every module has the same four functions; this one picks the module by the engin
 from types import ModuleType
 from typing import Protocol, cast
 
+from msgspec.structs import replace
+
+from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
-from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.inputs.engine import DraftMethod, Engine, EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines import sglang, trtllm, vllm
@@ -28,7 +31,7 @@ class _Module(Protocol):
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every None filled as it would choose by itself on this GPU."""
-    return _module(engine).resolved(engine, gpu, topology, model)
+    return _module(engine).resolved(_drafting(engine, model), gpu, topology, model)
 
 
 def rules(engine: Engine, topology: Topology) -> Rules:
@@ -49,6 +52,20 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
     """Capture sizes, in tokens and ascending, of pure decode steps."""
     return _module(engine).decode_sizes(engine)
+
+
+def _drafting(engine: Engine, model: Model) -> Engine:
+    """The engine with its draft method: the model's draft layers, else the text before."""
+    if not engine.drafts:
+        return engine
+    method: DraftMethod = "mtp" if model.draft_layers else "ngram"
+    if engine.draft_method not in (None, method):
+        raise PlanError(
+            "engine.draft_method", f"{model.name} does not draft by {engine.draft_method}", method
+        )
+    # vLLM 0.32 says at start-up that n-gram drafts turn asynchronous scheduling off.
+    overlapped = engine.async_scheduling and not (engine.name == "vllm" and method == "ngram")
+    return replace(engine, draft_method=method, async_scheduling=overlapped)
 
 
 def _module(engine: Engine) -> _Module:

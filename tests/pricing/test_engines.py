@@ -1,0 +1,30 @@
+"""What an engine drafts from follows from the model."""
+
+import pytest
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.pricing.engines import resolved
+
+
+def test_a_model_with_draft_layers_drafts_by_them_and_any_other_by_the_text_before() -> None:
+    own, none = load_model("deepseek-ai/DeepSeek-R1"), load_model("Qwen/Qwen3-8B")
+    asked = Engine(drafts=2)
+    assert resolved(asked, None, Topology(), own).draft_method == "mtp"
+    assert resolved(asked, None, Topology(), none).draft_method == "ngram"
+    assert resolved(Engine(), None, Topology(), own).draft_method is None
+
+
+def test_drafts_from_the_text_turn_asynchronous_scheduling_off() -> None:
+    own, none = load_model("deepseek-ai/DeepSeek-R1"), load_model("Qwen/Qwen3-8B")
+    assert resolved(Engine(drafts=2), None, Topology(), own).async_scheduling
+    assert not resolved(Engine(drafts=2), None, Topology(), none).async_scheduling
+
+
+def test_a_method_that_the_model_has_not_is_refused() -> None:
+    with pytest.raises(PlanError, match="does not draft by mtp"):
+        resolved(
+            Engine(drafts=2, draft_method="mtp"), None, Topology(), load_model("Qwen/Qwen3-8B")
+        )
