@@ -310,3 +310,9 @@ def test_a_preset_too_large_to_hold_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("splitpoint.inputs.traces.synth.MAX_IDS", 1000)
     with pytest.raises(PlanError, match="ask for fewer requests"):
         preset("agentic-coding", requests=50)
+
+
+@pytest.mark.parametrize("workload", [Workload(isl=9, osl=9), Workload(preset="chat")])
+def test_a_rate_that_no_replay_could_last_for_is_named(workload: Workload) -> None:
+    with pytest.raises(PlanError, match=r"workload\.rate: [\d,]+ requests at 1e-06 per second"):
+        trace_of(workload, base=Path(), rate=1e-6)

@@ -23,6 +23,10 @@ BUSIEST_WINDOW = 60.0
 IDS_AT_ONCE = 1 << 22
 MAX_COPIED = 1 << 26
 
+# The latest arrival that can be replayed: the simulator's clock counts picoseconds in 64 bits, and
+# needs room for what happens after it.
+LONGEST_S = 2_000_000.0
+
 
 class Trace(Record, frozen=True, kw_only=True):
     """Columns of n requests, sorted by `arrive_s`.

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.trace import Floats, Longs, Trace
+from splitpoint.inputs.trace import LONGEST_S, Floats, Longs, Trace
 from splitpoint.sim.chain import Chain, chain
 from splitpoint.sim.draws import lots, rates
 from splitpoint.sim.kernel import Rows
@@ -37,8 +37,6 @@ from splitpoint.sim.world import PoolSpec, World
 from splitpoint.timing.transfer import LinkSpec
 
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
-# A run's clock counts picoseconds in 64 bits; leave room for what happens after the last arrival.
-LONGEST_S = 2_000_000.0
 # Rows of the series; about 1 MB, more than any figure shows.
 SERIES_ROWS = 20_000
 

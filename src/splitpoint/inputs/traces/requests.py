@@ -15,6 +15,7 @@ import numpy as np
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import (
+    LONGEST_S,
     Floats,
     Trace,
     cap_think,
@@ -77,6 +78,7 @@ def trace_of(
     if rate is not None:
         rng = np.random.default_rng(workload.seed)
         trace = at_rate(trace, rate, workload.burstiness, rng)
+        _check_span(len(trace), rate)
     return trace
 
 
@@ -90,6 +92,16 @@ def gamma_arrivals(n: int, rate: float, burstiness: float, rng: np.random.Genera
         return np.zeros(n)
     arrive = np.cumsum(rng.gamma(burstiness, 1 / (rate * burstiness), n))
     return arrive * (n / rate / arrive[-1]) if arrive[-1] > 0 else arrive
+
+
+def _check_span(n: int, rate: float) -> None:
+    """Refuse a rate so low that its requests would not fit a replay."""
+    if n / rate > LONGEST_S:
+        raise PlanError(
+            "workload.rate",
+            f"{n:,} requests at {rate:g} per second take {n / rate:,.0f} s",
+            f"{LONGEST_S:,.0f} s at most: a higher rate or fewer requests",
+        )
 
 
 def default_requests(rate: float | None, concurrency: int | None) -> int:
@@ -118,6 +130,7 @@ def shaped(workload: Workload, rate: float | None, concurrency: int | None) -> T
     if concurrency is not None:
         arrive, session = np.zeros(n), np.arange(n, dtype=np.int64) % concurrency
     else:
+        _check_span(n, rate or math.inf)
         arrive = gamma_arrivals(n, rate or math.inf, workload.burstiness, rng)
         session = np.arange(n, dtype=np.int64)
     trace = assembled(
