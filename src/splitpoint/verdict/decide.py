@@ -55,6 +55,9 @@ CLIMBS = 3
 # those to show are simulated once more.
 KEPT_ROWS = 1_000_000
 
+# Fewer requests than these have no 90th percentile to speak of: six lie above it (assumed).
+FEW = 64
+
 
 class Tried(Record, frozen=True, kw_only=True):
     """What was simulated so far, by name, and what was left out. `runs` holds whole runs as long
@@ -523,6 +526,11 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
     if any(engine.drafts for engine in engines(case.plan.engine)) and not case.model.draft_layers:
         notes.append(
             f"{case.model.name} has no draft layers: drafts repeat the text before (n-gram)"
+        )
+    if len(load.trace) < FEW:
+        notes.append(
+            f"only {len(load.trace):,} requests: rates and percentiles are of few, and no steady "
+            "state is reached"
         )
     limit = case.plan.engine.max_len or case.model.max_len
     longer = int(np.count_nonzero(load.trace.isl + load.trace.osl > limit))

@@ -105,9 +105,11 @@ def _headline(
             f"{load}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a factor "
             f"of {excess(nearest, plan.slo):.2g}"
         )
+    # A workload of single tokens has no pace.
+    pace = f", {chosen.interactivity:.0f} tok/s/user" if chosen.interactivity else ""
     numbers = (
-        f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU, {chosen.interactivity:.0f} "
-        f"tok/s/user on {gpus(chosen.gpus)} under {load}"
+        f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU{pace} on {gpus(chosen.gpus)} "
+        f"under {load}"
     )
     name = chosen.name.removesuffix(f" @ {load}")
     words = {
