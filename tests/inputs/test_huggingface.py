@@ -87,6 +87,8 @@ def test_keys_may_be_spelled_as_older_models_do() -> None:
             {"model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 3},
             [512, 512, 0, 512],
         ),
+        ({"model_type": "gpt_oss", "sliding_window": 128}, [128, 0, 128, 0]),
+        ({"model_type": "cohere2", "sliding_window": 128}, [128, 128, 128, 0]),
         (
             {
                 "model_type": "gpt_oss",

@@ -133,6 +133,13 @@ def test_a_model_that_fits_nowhere_is_an_answer_with_its_shortfall() -> None:
     assert lacks and min(lacks) > 0
 
 
+def test_a_split_of_one_gpu_is_told_that_it_needs_two() -> None:
+    alone = msgspec.structs.replace(SMALL, gpus=1, search=Search(roles=("split",)))
+    found, _ = solved(alone)
+    assert found.verdict.choice == "neither"
+    assert "a split needs two" in found.verdict.headline
+
+
 def test_one_arm_alone_is_answered_without_a_comparison() -> None:
     only = msgspec.structs.replace(
         SMALL, search=msgspec.structs.replace(SMALL.search, roles=("mixed",))

@@ -67,6 +67,7 @@ def test_the_walls_hold_below_one_with_the_margin_that_is_left() -> None:
 
     found = walls_hold((wall(0.2), wall(0.75)))
     assert found.holds and found.margin == pytest.approx(0.25)
+    assert walls_hold((wall(1.0),)).holds  # full, and nobody waits for room
     over = walls_hold((wall(1.4),))
     assert not over.holds and over.margin == pytest.approx(-0.4)
 

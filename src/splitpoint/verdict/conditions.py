@@ -75,7 +75,7 @@ def decode_bound(
 
 
 def walls_hold(walls: tuple[Wall, ...]) -> Condition:
-    """Whether no side's KV demand at p99 reaches what its pools hold."""
+    """Whether no side's KV demand at p99 is more than its pools hold."""
     worst = max(walls, key=lambda wall: wall.peak)
     return _condition(
         name="both KV walls hold",
@@ -145,7 +145,7 @@ def _condition(
     margin = excess if above else -excess
     return Condition(
         name=name,
-        holds=margin > 0,
+        holds=margin >= 0,
         value=value,
         threshold=threshold,
         margin=margin,

@@ -156,6 +156,8 @@ def _nothing(
     if nearest is not None and nearest.shortfall is not None:
         gib = nearest.shortfall.value / 2**30
         headline += f"; {nearest.name} comes nearest, {gib:.1f} GiB short per rank"
+    elif not rejected and plan.gpus == 1 and plan.search.roles == ("split",):
+        headline += "; a split needs two, one to prefill and one to decode (search.roles, gpus)"
     return Verdict(
         choice="neither",
         headline=headline,

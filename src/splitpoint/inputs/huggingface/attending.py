@@ -43,6 +43,11 @@ def _windowed(full: Attention, window: int) -> Attention:
     return changed(full, window=window)
 
 
+# Of these families every k-th layer attends in full unless the config says which: the defaults of
+# their configuration classes in transformers 4.57.
+FULL_EVERY = {"gemma2": 2, "gpt_oss": 2, "cohere2": 4, "exaone4": 4, "olmo3": 4, "gemma3": 6}
+
+
 def _windows(keys: Keys, n: int) -> list[int]:
     """The sliding window of each layer; 0 where attention is full.
 
@@ -70,10 +75,9 @@ def _windows(keys: Keys, n: int) -> list[int]:
     if pattern is not None:
         every = keys.count("sliding_window_pattern", "_sliding_window_pattern", high=MAX_LAYERS)
         return [0 if (i + 1) % every == 0 else window for i in range(n)]
-    if kind.startswith("gemma2"):
-        return [0 if i % 2 else window for i in range(n)]
-    if kind.startswith("gemma3"):
-        return [0 if (i + 1) % 6 == 0 else window for i in range(n)]
+    for family, every in FULL_EVERY.items():
+        if kind.startswith(family):
+            return [0 if (i + 1) % every == 0 else window for i in range(n)]
     if kind.startswith("qwen") or keys.has("use_sliding_window"):
         first = keys.count("max_window_layers", default=n, low=0)
         on = keys.flag("use_sliding_window")
