@@ -4,6 +4,7 @@ import math
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.report import words
 from splitpoint.verdict.answer import Origin
@@ -85,3 +86,10 @@ def test_the_holding_of_a_pool_is_found_by_topology_drafts_and_budget() -> None:
 def test_a_source_that_names_its_kind_is_not_given_another() -> None:
     assert words.origin_of("published", "measured: nvidia-smi") == "measured: nvidia-smi"
     assert words.origin_of("assumed", "a share: half") == "assumed: a share: half"
+
+
+def test_an_arm_that_alone_keeps_the_slo_leads_by_that_and_not_by_its_goodput() -> None:
+    found = sample.answer().verdict.comparisons[0]
+    assert words.lead(found) == "+11%"
+    assert words.lead(replace(found, by="SLO", margin=-0.07)) == "SLO"
+    assert words.lead(replace(found, winner="neither", margin=0.0)) == "-"

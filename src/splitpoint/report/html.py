@@ -195,7 +195,7 @@ def _comparison(comparison: Comparison) -> list[str]:
     return [
         _e(basis + (routing if basis == "equal routing" else "")),
         _e(comparison.winner),
-        _e(words.margin(comparison.margin)),
+        _e(words.lead(comparison)),
         _e(comparison.split or "none"),
         _e(comparison.mixed or "none"),
         _e(comparison.words),

@@ -386,8 +386,7 @@ def _comparison(comparison: Comparison, out: _Page) -> None:
     if comparison.routing and comparison.basis == "equal routing":
         basis = f"{basis} ({comparison.routing})"  # type: ignore[assignment]
     out.say(
-        f"{basis}: {comparison.winner} ({words.margin(comparison.margin)}). "
-        f"{words.plain(comparison.words)}",
+        f"{basis}: {comparison.winner} ({words.lead(comparison)}). {words.plain(comparison.words)}",
         hang=2,
     )
     for arm, name in (("split", comparison.split), ("mixed", comparison.mixed)):

@@ -14,7 +14,7 @@ from splitpoint.errors import printable
 
 if TYPE_CHECKING:
     from splitpoint.inputs.deployment import Topology
-    from splitpoint.verdict.answer import Answer, Figure, Holding, Point
+    from splitpoint.verdict.answer import Answer, Comparison, Figure, Holding, Point
 
 UNKNOWN = "-"
 TERA, NANO = 1e12, 1e-9
@@ -124,6 +124,13 @@ def margin(value: float | None) -> str:
     if value >= 9:
         return f"{value + 1:,.0f}x"
     return f"{value * 100:+.0f}%" if abs(value) >= 0.1 else f"{value * 100:+.1f}%"
+
+
+def lead(comparison: Comparison) -> str:
+    """By how much the better arm leads: its margin, "SLO" where it alone keeps that."""
+    if comparison.winner == "neither":
+        return UNKNOWN
+    return "SLO" if comparison.by == "SLO" else margin(comparison.margin)
 
 
 def topology(value: Topology | str) -> str:

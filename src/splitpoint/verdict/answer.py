@@ -124,13 +124,17 @@ class Condition(Record, frozen=True, kw_only=True):
 
 
 class Comparison(Record, frozen=True, kw_only=True):
-    """Split against mixed on the same GPUs, trace and SLO. `basis` says which routing."""
+    """Split against mixed on the same GPUs, trace and SLO. `basis` says which routing.
+
+    `by`: what decided; `margin`: winner / loser - 1 of it, of goodput per GPU where the SLO did.
+    """
 
     basis: Literal["equal routing", "each at its best routing"]
     routing: Routing | None
     split: str | None
     mixed: str | None
     winner: Literal["split", "mixed", "tie", "neither"]
+    by: str
     margin: float
     words: str
 

@@ -85,6 +85,7 @@ def comparison(
         split=one.name if one else None,
         mixed=other.name if other else None,
         winner=found.winner,
+        by=found.by,
         margin=found.lead,
         words=_words(found, one, other, slo),
     )

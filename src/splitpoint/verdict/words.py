@@ -76,7 +76,8 @@ def spoken(
         ]
     return Verdict(
         choice=choice,  # type: ignore[arg-type]
-        headline=_headline(choice, chosen, split, mixed, plan, load),
+        headline=_headline(choice, chosen, split, mixed, plan, load)
+        + _elsewhere({"split": "mixed", "mixed": "split"}.get(choice), by_load),
         reasons=tuple(reasons),
         comparisons=comparisons,
         conditions=conditions,
@@ -134,13 +135,23 @@ def _missing(point: Point, plan: Plan) -> str:
 
 
 def _over_loads(by_load: Sequence[tuple[str, str]]) -> str:
-    """Neighbouring loads with the same outcome told together."""
-    runs = []
+    """Every load with its outcome."""
+    return "; ".join(f"{span}: {outcome}" for span, outcome in _spans(by_load))
+
+
+def _elsewhere(other: str | None, by_load: Sequence[tuple[str, str]]) -> str:
+    """The loads that the other arm wins, for the end of the headline."""
+    spans = [span for span, outcome in _spans(by_load) if outcome == other]
+    return f"; at {' and '.join(spans)} {other} wins" if spans else ""
+
+
+def _spans(by_load: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Neighbouring loads of the same outcome as one span."""
+    spans = []
     for outcome, group in groupby(by_load, key=lambda pair: pair[1]):
         labels = [label for label, _ in group]
-        span = labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}"
-        runs.append(f"{span}: {outcome}")
-    return "; ".join(runs)
+        spans.append((labels[0] if len(labels) == 1 else f"{labels[0]} to {labels[-1]}", outcome))
+    return spans
 
 
 def _nothing(
