@@ -10,10 +10,12 @@ import pytest
 
 from splitpoint.cli import main
 
+EXAMPLE = str(Path(__file__).parents[1] / "examples" / "chat-h100.toml")
 COMMANDS = [
     "price",
     "trace",
     "plan",
+    "phases",
     "simulate",
     "recipe",
     "up",
@@ -110,6 +112,10 @@ def test_price_compares_layouts(splitpoint: Any) -> None:
         (["report", "no-such-folder"], "no-such-folder"),
         (["audit", "no-such.log"], "no-such.log"),
         (["simulate", "no-such.toml"], "no-such.toml"),
+        (["phases", "no-such.toml"], "no-such.toml"),
+        (["phases", EXAMPLE, "--topologies", "tpx"], "tpx"),
+        (["phases", EXAMPLE, "--concurrency", "1,none"], "--concurrency"),
+        (["phases", EXAMPLE, "--drafts", "99"], "--drafts"),
     ],
 )
 def test_bad_input_ends_in_one_line_that_names_it(
@@ -184,6 +190,21 @@ def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -
     assert [state["role"] for state in said.json["instances"]] == ["prefill", "decode"]
     assert run.is_file()
     assert splitpoint("simulate", file, "--json").json == said.json
+
+
+def test_phases_gives_both_phases_of_each_instance(splitpoint: Any, tmp_path: Path) -> None:
+    file, out = tmp_path / "plan.toml", tmp_path / "phases"
+    file.write_text(PLAN)
+    said = splitpoint(
+        "phases", file, "--topologies", "tp1,tp2", "--concurrency", "1,8", "--out", out, "--json"
+    )
+    assert said.code == 0, said.err
+    assert said.json == json.loads((out / "phases.json").read_text())
+    kinds = {(p["phase"], p["topology"], p["concurrency"]) for p in said.json["points"]}
+    assert kinds == {
+        (p, t, c) for p in ("prefill", "decode") for t in ("TP1", "TP2") for c in (1, 8)
+    }
+    assert "decode.svg" in said.err and said.err.count("\n") == 1
 
 
 def test_a_plan_never_replaces_a_folder_that_is_not_its_own(

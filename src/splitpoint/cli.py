@@ -245,6 +245,50 @@ def plan(
 
 
 @app.command()
+def phases(
+    file: Annotated[Path, typer.Argument(help="A plan file: its model, GPU, engine and lengths.")],
+    concurrency: Annotated[
+        str | None, typer.Option(help="Users of the closed loops, e.g. 1,8,64,512.")
+    ] = None,
+    topologies: Annotated[
+        str | None, typer.Option(help='Layouts, e.g. "tp8 tp4dp4ep"; else all that are legal.')
+    ] = None,
+    drafts: Annotated[
+        str | None, typer.Option(help="Speculative tokens, e.g. 0,3; else the plan's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Write the page, figures and numbers to this folder.")
+    ] = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Prefill alone and decode alone, by topology, concurrency and drafts."""
+    from splitpoint.inputs.engine import MAX_DRAFTS
+    from splitpoint.inputs.plan import read_plan
+    from splitpoint.pricing.price import parse_layout
+    from splitpoint.report.phases import render_phases, write_phases
+    from splitpoint.search import isolated
+
+    asked = read_plan(file, sets or [])
+    most = isolated.MAX_CONCURRENCY
+    users = concurrency and isolated.parse_counts(concurrency, "--concurrency", least=1, most=most)
+    tokens = drafts and isolated.parse_counts(drafts, "--drafts", least=0, most=MAX_DRAFTS)
+    with _progress() as progress:
+        found = isolated.isolated_phases(
+            asked,
+            base=file.parent,
+            topologies=[parse_layout(t) for t in (topologies or "").replace(",", " ").split()],
+            concurrencies=users or isolated.CONCURRENCIES,
+            drafts=tokens or None,
+            tell=progress,
+        )
+    written = write_phases(found, out) if out is not None else None
+    _emit(found, as_json, lambda console: render_phases(found, console))
+    if written is not None:
+        print("written: " + ", ".join(written.files), file=sys.stderr)
+
+
+@app.command()
 def simulate(
     file: Annotated[Path, typer.Argument(help="A plan or a deployment file.")],
     trace: Annotated[

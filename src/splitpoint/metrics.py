@@ -20,6 +20,12 @@ Flags = NDArray[np.bool_]
 # users that sends 8 x c requests these are exactly the first and the last wave.
 EDGE_SHARE = 1 / 8
 
+# Published: median coefficient of variation of the same configuration run again, InferenceX
+# DeepSeek-R1 rows (2025-10 to 2026-09). The simulator itself repeats exactly.
+THROUGHPUT_NOISE = 0.06
+TTFT_NOISE = 0.10
+TPOT_NOISE = 0.06
+
 
 class TtftParts(Record, frozen=True, kw_only=True):
     """Seconds of each request's TTFT by cause, as columns; they sum to TTFT."""

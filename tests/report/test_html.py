@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import msgspec
 import pytest
 
-from splitpoint.report import html, words
+from splitpoint.report import document, html, words
 from tests.report import sample
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -69,7 +69,9 @@ def test_nothing_is_fetched_from_anywhere(page: str, reader: Reader) -> None:
     for tag, attrs in reader.elements:
         assert "src" not in attrs, tag
         assert attrs.get("href", "#").startswith("#")  # type: ignore[union-attr]
-    assert "url(" not in html._asset("page.css") and "@import" not in html._asset("page.css")
+    assert "url(" not in document._asset("page.css") and "@import" not in document._asset(
+        "page.css"
+    )
     assert "default-src 'none'" in page and "unsafe-eval" not in page
 
 
@@ -211,6 +213,6 @@ def test_runs_that_are_not_at_hand_leave_their_figure_out() -> None:
 
 
 def test_the_theme_uses_no_colour_outside_its_variables() -> None:
-    css = html._asset("page.css")
+    css = document._asset("page.css")
     rules = re.sub(r":root[^{]*\{[^}]*\}", "", css)
     assert re.findall(r"#[0-9a-f]{6}\b", rules) == []

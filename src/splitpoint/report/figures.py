@@ -5,6 +5,7 @@ the reader's. The hues stand on white and on near-black alike and differ in shap
 """
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.files import write_atomic
 from splitpoint.report import words
 from splitpoint.run import Run
+from splitpoint.search.isolated import Isolated, Phase, PhasePoint
 from splitpoint.units import GIB
 from splitpoint.verdict.answer import Answer, Holding, Point, Wall
 
@@ -44,6 +46,12 @@ ORIGINS = {
     "measured": PURPLE,
     "assumed": ORANGE,
 }
+# Of lines that must be told apart; drafts differ by dash.
+HUES = (BLUE, ORANGE, PURPLE, "#2f9e6e", RED, GREY, "#b08a1e", "#3fa7b5")
+DASHES = ((1, 0), (6, 4), (2, 3), (8, 3, 2, 3))
+MOST_LINES = 8
+TURNS, LAST_GAIN = "turns over", "drafts stop paying"
+PHASE_MARKS = {TURNS: "diamond", LAST_GAIN: "square"}
 WIDTH = 720
 # Rows of one occupancy figure, so that a page with several stays small.
 MOST_ROWS = 6000
@@ -345,6 +353,122 @@ def walls(found: Sequence[Wall]) -> "alt.LayerChart":
         .encode(x="value:Q")
     )
     return _sized(alt.layer(bars, full, *_labels(rows, y)), ROW * len(rows))
+
+
+def phase(found: Isolated, which: Phase) -> "alt.LayerChart":
+    """Throughput of one phase alone against concurrency: a line for each topology and number of
+    drafts, at most `MOST_LINES`, with a mark where a line turns over and where its drafts stop
+    paying."""
+    import altair as alt
+
+    lines = _phase_lines(found, which)
+    rows = [row for points in lines.values() for row in _phase_rows(points)]
+    names = list(dict.fromkeys(row["topology"] for row in rows))
+    told = list(dict.fromkeys(row["drafts"] for row in rows))
+    x = alt.X(
+        "users:Q",
+        title="concurrency: users of the closed loop",
+        scale=alt.Scale(type="log", base=2, nice=False, padding=12),
+        axis=alt.Axis(values=list(found.shape.concurrencies), format="d", labelOverlap="greedy"),
+    )
+    tokens = "input" if which == "prefill" else "output"
+    y = alt.Y(
+        "rate:Q",
+        title=f"{which} alone, {tokens} tok/s/GPU",
+        scale=alt.Scale(zero=True, nice=True),
+        axis=alt.Axis(tickCount=6),
+    )
+    hue = alt.Color(
+        "topology:N", title=None, scale=alt.Scale(domain=names, range=list(HUES[: len(names)]))
+    )
+    dash = alt.StrokeDash(
+        "drafts:N",
+        title=None,
+        scale=alt.Scale(domain=told, range=list(DASHES[: len(told)])),
+        legend=alt.Legend(symbolSize=500) if len(told) > 1 else None,
+    )
+    tips = ("topology", "drafts", "users", "tok/s/GPU", "TTFT p50", "tok/s/user", "requests held")
+    chart = alt.Chart(alt.InlineData(values=rows))
+    line = chart.mark_line(strokeWidth=2).encode(x, y, hue, dash)
+    dots = chart.mark_point(size=36, filled=True, opacity=1).encode(
+        x, y, hue, tooltip=[alt.Tooltip(f"{name}:N") for name in tips]
+    )
+    marks = _phase_marks(found, which, lines)
+    layers = [line, dots]
+    if marks:
+        kinds = [kind for kind in PHASE_MARKS if any(row["mark"] == kind for row in marks)]
+        shape = alt.Shape(
+            "mark:N",
+            title=None,
+            scale=alt.Scale(domain=kinds, range=[PHASE_MARKS[kind] for kind in kinds]),
+        )
+        marked = alt.Chart(alt.InlineData(values=marks))
+        layers.append(
+            marked.mark_point(size=240, strokeWidth=2, opacity=1).encode(x, y, hue, shape)
+        )
+    return _sized(alt.layer(*layers), TALL)
+
+
+def _phase_lines(found: Isolated, which: Phase) -> dict[tuple[str, int], tuple[PhasePoint, ...]]:
+    """The lines of a phase by topology and drafts; of many, those that lead at the most
+    concurrencies, then those with the highest peak."""
+    lines = {
+        (p.topology, p.drafts): found.line(which, p.topology, p.drafts)
+        for p in found.points
+        if p.phase == which
+    }
+    if len(lines) <= MOST_LINES:
+        return lines
+    wins = Counter(
+        max(lines, key=lambda key: lines[key][i].tok_s_gpu)
+        for i in range(len(found.shape.concurrencies))
+    )
+    top = {key: max(point.tok_s_gpu for point in line) for key, line in lines.items()}
+    kept = sorted(lines, key=lambda key: (-wins[key], -top[key]))[:MOST_LINES]
+    return {key: line for key, line in lines.items() if key in kept}
+
+
+def _phase_rows(points: Sequence[PhasePoint]) -> list[dict[str, Any]]:
+    return [
+        {
+            "topology": p.topology,
+            "drafts": _drafts(p.drafts),
+            "users": p.concurrency,
+            "rate": p.tok_s_gpu,
+            "tok/s/GPU": words.count(p.tok_s_gpu),
+            "TTFT p50": words.seconds(p.ttft_s) if p.ttft_s is not None else words.UNKNOWN,
+            "tok/s/user": words.three(round(p.tok_s_user, 1)) if p.tok_s_user else words.UNKNOWN,
+            "requests held": words.count(p.held),
+        }
+        for p in points
+    ]
+
+
+def _drafts(count: int) -> str:
+    return f"{count} drafts" if count else "no drafts"
+
+
+def _phase_marks(
+    found: Isolated, which: Phase, lines: dict[tuple[str, int], tuple[PhasePoint, ...]]
+) -> list[dict[str, Any]]:
+    """Peaks that a line falls from, and the last points at which drafts pay."""
+    places = [
+        (turn.topology, turn.drafts, turn.peak, TURNS)
+        for turn in found.turns
+        if turn.phase == which and turn.falls_at is not None
+    ]
+    if which == "decode":
+        places += [
+            (pays.topology, pays.drafts, pays.pay_until, LAST_GAIN)
+            for pays in found.drafts_pay
+            if pays.lose_from is not None and pays.pay_until is not None
+        ]
+    return [
+        {"topology": topology, "users": users, "rate": point.tok_s_gpu, "mark": mark}
+        for topology, drafts, users, mark in places
+        for point in lines.get((topology, drafts), ())
+        if point.concurrency == users
+    ]
 
 
 def _band(names: Sequence[str]) -> "alt.Y":

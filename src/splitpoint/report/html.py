@@ -1,18 +1,24 @@
-"""The answer as one self-contained HTML page: no network, no eval, readable without scripts.
+"""The answer as one self-contained HTML page.
 
 Tables hold every number; the figures repeat them. All words that came from a user's file are
-escaped where they enter the page (`_e`), and specs of figures are embedded as inert JSON.
+escaped where they enter the page (`text`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
-from functools import cache
-from html import escape
-from importlib import resources
-from typing import TYPE_CHECKING
 
 from splitpoint import units
 from splitpoint.report import figures, words
+from splitpoint.report.document import (
+    NUMBER,
+    WORDS,
+    Charts,
+    bullets,
+    cards,
+    document,
+    table,
+    text,
+    top,
+)
 from splitpoint.run import Run
 from splitpoint.verdict.answer import (
     Answer,
@@ -26,21 +32,12 @@ from splitpoint.verdict.answer import (
     WorkloadSummary,
 )
 
-if TYPE_CHECKING:
-    import altair as alt
-
-# No source but the page itself; scripts and styles are the ones inside it.
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
-    "img-src data: blob:; base-uri 'none'; form-action 'none'"
-)
-NUMBER, WORDS = "number", "words"
 MOST_LADDERS = 4
 
 
 def page(answer: Answer, runs: Mapping[str, Run]) -> str:
     """The whole page; `runs` by point name, for the figures of KV use over time."""
-    charts = _Charts()
+    charts = Charts()
     sections = [
         ("why", "Why", _why(answer)),
         ("frontier", "The frontier", _frontier(answer, charts)),
@@ -52,48 +49,16 @@ def page(answer: Answer, runs: Mapping[str, Run]) -> str:
         ("numbers", "Numbers that are not arithmetic", _numbers(answer)),
         ("recipe", "Recipe", _recipe(answer)),
     ]
-    kept = [(anchor, title, body) for anchor, title, body in sections if body]
-    nav = "".join(f'<a href="#{anchor}">{title}</a>' for anchor, title, _ in kept)
-    body = "".join(
-        f'<section id="{anchor}" aria-labelledby="{anchor}-h"><h2 id="{anchor}-h">{title}</h2>'
-        f"{inner}</section>\n"
-        for anchor, title, inner in kept
-    )
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">\n'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{_e(words.title(answer))}: {_e(answer.verdict.choice)}</title>\n"
-        f"<style>{_asset('page.css')}</style>\n</head>\n<body>\n"
-        f"{_header(answer, nav)}<main>\n{body}</main>\n{_footer(answer)}"
-        f"{charts.specs()}<script>{_bundle()}</script>\n<script>{_asset('page.js')}</script>\n"
-        "</body>\n</html>\n"
+    return document(
+        f"{words.title(answer)}: {answer.verdict.choice}",
+        sections,
+        charts,
+        header=_header(answer),
+        footer=f"Splitpoint {answer.splitpoint}, plan.json version {answer.version}.",
     )
 
 
-class _Charts:
-    """The figures of the page, numbered as they come."""
-
-    def __init__(self) -> None:
-        self._specs: list[str] = []
-
-    def figure(self, chart: "alt.LayerChart", told: str, caption: str) -> str:
-        """A figure: its place in the page, words for who cannot see it, and a caption."""
-        name = f"spec-{len(self._specs) + 1}"
-        # The tests hold every figure against Vega-Lite's schema; here it would only cost time.
-        made = chart.to_dict(validate=False)
-        spec = json.dumps(made, separators=(",", ":"), allow_nan=False)
-        self._specs.append(f'<script type="application/json" id="{name}">{_inert(spec)}</script>\n')
-        return (
-            f'<figure><div class="chart" role="img" aria-label="{_e(told)}" data-spec="{name}">'
-            f"</div><figcaption>{_e(caption)}</figcaption></figure>"
-        )
-
-    def specs(self) -> str:
-        return "".join(self._specs)
-
-
-def _header(answer: Answer, nav: str) -> str:
+def _header(answer: Answer) -> str:
     point = words.chosen(answer)
     at = f"p{answer.plan.slo.percentile:g}"
     keys: list[tuple[str, str, str]] = [("verdict", answer.verdict.choice, "")]
@@ -119,27 +84,21 @@ def _header(answer: Answer, nav: str) -> str:
                 (f"TTFT {at}", words.seconds(near.ttft.at_slo), ""),
                 (f"TPOT {at}", words.seconds(near.tpot.at_slo), ""),
             ]
-    cards = "".join(
-        f'<div class="{kind}"><dt>{_e(name)}</dt><dd>{_e(value)}</dd></div>'
-        for name, value, kind in keys
-    )
     plan = answer.plan
     about = f"{words.title(answer)}: {answer.model} on up to {plan.gpus} x {answer.gpu}"
     return (
-        f'<header><div class="top"><span>{_e(about)}</span>'
-        '<button id="theme" type="button" hidden>Dark</button></div>'
-        f"<h1>{_e(answer.verdict.headline)}</h1>"
-        f'<p class="soft">Asked: {_e(words.slo(answer))}. Simulated, not measured.</p>'
-        f'<dl class="keys">{cards}</dl><nav aria-label="Sections">{nav}</nav></header>\n'
+        top(about) + f"<h1>{text(answer.verdict.headline)}</h1>"
+        f'<p class="soft">Asked: {text(words.slo(answer))}. Simulated, not measured.</p>'
+        + cards(keys)
     )
 
 
 def _why(answer: Answer) -> str:
     verdict = answer.verdict
-    parts = [_bullets(verdict.reasons)]
+    parts = [bullets(verdict.reasons)]
     if verdict.comparisons:
         parts.append(
-            _table(
+            table(
                 "Split against mixed, on the same GPUs, load and service level",
                 [
                     ("basis", ""),
@@ -155,7 +114,7 @@ def _why(answer: Answer) -> str:
     if verdict.conditions:
         parts.append("<h3>When a split pays</h3>")
         parts.append(
-            _table(
+            table(
                 "A margin above zero holds",
                 [
                     ("condition", ""),
@@ -171,7 +130,7 @@ def _why(answer: Answer) -> str:
     if verdict.claims:
         parts.append("<h3>What would change the answer</h3>")
         parts.append(
-            _table(
+            table(
                 "Each claim can be refuted by a measurement",
                 [
                     ("variable", ""),
@@ -185,7 +144,7 @@ def _why(answer: Answer) -> str:
         )
     if verdict.rests_on:
         parts.append("<h3>The verdict rests on assumed numbers</h3>")
-        parts.append(_bullets(verdict.rests_on))
+        parts.append(bullets(verdict.rests_on))
     return "".join(parts)
 
 
@@ -193,39 +152,39 @@ def _comparison(comparison: Comparison) -> list[str]:
     basis = comparison.basis
     routing = f" ({comparison.routing})" if comparison.routing else ""
     return [
-        _e(basis + (routing if basis == "equal routing" else "")),
-        _e(comparison.winner),
-        _e(words.lead(comparison)),
-        _e(comparison.split or "none"),
-        _e(comparison.mixed or "none"),
-        _e(comparison.words),
+        text(basis + (routing if basis == "equal routing" else "")),
+        text(comparison.winner),
+        text(words.lead(comparison)),
+        text(comparison.split or "none"),
+        text(comparison.mixed or "none"),
+        text(comparison.words),
     ]
 
 
 def _condition(condition: Condition) -> list[str]:
     kind = {True: "yes", False: "no", None: "doubt"}[condition.holds]
     return [
-        _e(condition.name),
-        f'<span class="{kind}">{_e(words.HOLDS[condition.holds])}</span>',
-        _e(words.margin(condition.margin)),
-        f"{_e(condition.value.name)} {_figure(condition.value)}",
-        f"{_e(condition.threshold.name)} {_figure(condition.threshold)}",
-        _e(condition.words),
+        text(condition.name),
+        f'<span class="{kind}">{text(words.HOLDS[condition.holds])}</span>',
+        text(words.margin(condition.margin)),
+        f"{text(condition.value.name)} {_figure(condition.value)}",
+        f"{text(condition.threshold.name)} {_figure(condition.threshold)}",
+        text(condition.words),
     ]
 
 
 def _claim(claim: Claim) -> list[str]:
     flips = "no flip found" if claim.flips_at is None else words.amount(claim.flips_at, claim.unit)
     return [
-        _e(claim.variable),
-        _e(words.amount(claim.now, claim.unit)),
-        _e(flips),
-        _e(claim.words),
-        _e(claim.refute),
+        text(claim.variable),
+        text(words.amount(claim.now, claim.unit)),
+        text(flips),
+        text(claim.words),
+        text(claim.refute),
     ]
 
 
-def _frontier(answer: Answer, charts: _Charts) -> str:
+def _frontier(answer: Answer, charts: Charts) -> str:
     if not answer.points:
         return "<p>No deployment could be simulated.</p>"
     top = max(answer.points, key=lambda p: p.total_tok_s_gpu)
@@ -269,7 +228,7 @@ def _points_table(caption: str, points: Sequence[Point], answer: Answer) -> str:
         "within SLO",
         "success",
     ]
-    return _table(
+    return table(
         caption,
         [
             ("deployment", ""),
@@ -279,8 +238,8 @@ def _points_table(caption: str, points: Sequence[Point], answer: Answer) -> str:
         ],
         [
             [
-                _e(words.point(point)),
-                _e(point.load),
+                text(words.point(point)),
+                text(point.load),
                 str(point.gpus),
                 words.count(point.total_tok_s_gpu),
                 words.count(point.output_tok_s_gpu),
@@ -289,9 +248,9 @@ def _points_table(caption: str, points: Sequence[Point], answer: Answer) -> str:
                 words.seconds(point.ttft.at_slo),
                 words.seconds(point.tpot.p50),
                 words.seconds(point.tpot.at_slo),
-                _e(words.percent(point.attainment)),
-                _e(words.percent(point.success)),
-                _e(point.first_wall),
+                text(words.percent(point.attainment)),
+                text(words.percent(point.success)),
+                text(point.first_wall),
             ]
             for point in points
         ],
@@ -299,7 +258,7 @@ def _points_table(caption: str, points: Sequence[Point], answer: Answer) -> str:
     )
 
 
-def _ttft(answer: Answer, charts: _Charts) -> str:
+def _ttft(answer: Answer, charts: Charts) -> str:
     points = words.best(answer)
     if not points:
         return ""
@@ -315,7 +274,7 @@ def _ttft(answer: Answer, charts: _Charts) -> str:
         figures.ttft(points),
         f"Mean TTFT by its parts. {told}",
         "The best split and the best mixed deployment: mean seconds from arrival to first token.",
-    ) + _table(
+    ) + table(
         "What each pool saw: time averages over its ranks",
         [
             ("pool", ""),
@@ -330,13 +289,13 @@ def _ttft(answer: Answer, charts: _Charts) -> str:
         ],
         [
             [
-                _e(f"{pool.role}: {pool.name}"),
-                _e(point.name),
-                _e(words.percent(pool.busy_share)),
-                _e(words.percent(pool.kv_used_mean)),
-                _e(words.percent(pool.kv_used_p99)),
-                _e(words.percent(pool.kv_held_mean)),
-                _e(words.percent(pool.prefix_hit_share)),
+                text(f"{pool.role}: {pool.name}"),
+                text(point.name),
+                text(words.percent(pool.busy_share)),
+                text(words.percent(pool.kv_used_mean)),
+                text(words.percent(pool.kv_used_p99)),
+                text(words.percent(pool.kv_held_mean)),
+                text(words.percent(pool.prefix_hit_share)),
                 units.count(pool.preemptions),
                 words.three(pool.waiting_mean),
             ]
@@ -345,7 +304,7 @@ def _ttft(answer: Answer, charts: _Charts) -> str:
     )
 
 
-def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
+def _kv(answer: Answer, runs: Mapping[str, Run], charts: Charts) -> str:
     parts = []
     if answer.walls:
         told = "; ".join(
@@ -359,7 +318,7 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
                 "What the requests of a side hold at once on average, as a share of what its pools "
                 "hold. Past the dashed line requests queue, or are preempted; red: so at p99.",
             ),
-            _table(
+            table(
                 "The walls in numbers",
                 [("wall", ""), ("demand", NUMBER), ("asked", WORDS), ("held", WORDS), ("", WORDS)],
                 [_wall(wall) for wall in answer.walls],
@@ -369,7 +328,7 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
         run = runs.get(point.name)
         if run is None or not len(run.series.time_s):
             continue
-        parts.append(f"<h3>KV use over time: {_e(point.name)}</h3>")
+        parts.append(f"<h3>KV use over time: {text(point.name)}</h3>")
         used = "; ".join(
             f"{pool.role} {words.percent(pool.kv_used_mean)} used on average"
             for pool in point.pools
@@ -394,30 +353,30 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: _Charts) -> str:
 def _wall(wall: Wall) -> list[str]:
     kind = "no" if wall.peak > 1 else "yes"
     return [
-        _e(f"{wall.side} side of {wall.deployment}"),
-        f'<span class="{kind}">{_e(words.percent(wall.occupancy))}, '
-        f"{_e(words.percent(wall.peak))} at p99</span>",
-        f"{_figure(wall.demand)} {_e(wall.demand.name)}",
-        f"{_figure(wall.pool)} {_e(wall.pool.name)}",
-        _e(wall.words),
+        text(f"{wall.side} side of {wall.deployment}"),
+        f'<span class="{kind}">{text(words.percent(wall.occupancy))}, '
+        f"{text(words.percent(wall.peak))} at p99</span>",
+        f"{_figure(wall.demand)} {text(wall.demand.name)}",
+        f"{_figure(wall.pool)} {text(wall.pool.name)}",
+        text(wall.words),
     ]
 
 
-def _memory(answer: Answer, charts: _Charts) -> str:
+def _memory(answer: Answer, charts: Charts) -> str:
     cost = answer.request
     parts = [
         f"<p>One request of {units.count(cost.tokens)} tokens takes "
-        f"<strong>{units.memory(cost.bytes)}</strong> on one rank of {_e(cost.topology)}: "
+        f"<strong>{units.memory(cost.bytes)}</strong> on one rank of {text(cost.topology)}: "
         f"{units.count(cost.blocks)} blocks of {units.count(cost.block_tokens)} tokens, pages of "
-        f"{units.memory(cost.page_bytes)}. {_e(words.percent(cost.fixed_share))} of it is fixed "
-        f"whatever the length, {_e(words.percent(cost.unused_share))} is allocated and never "
+        f"{units.memory(cost.page_bytes)}. {text(words.percent(cost.fixed_share))} of it is fixed "
+        f"whatever the length, {text(words.percent(cost.unused_share))} is allocated and never "
         "written.</p>"
     ]
     laddered = [holding for holding in words.held(answer, words.best(answer)) if holding.rungs]
     parts += [_ladder(holding, charts) for holding in laddered[:MOST_LADDERS]]
     if answer.holdings:
         parts.append(
-            _table(
+            table(
                 "Every topology that was considered, per rank",
                 [
                     ("topology", ""),
@@ -428,7 +387,7 @@ def _memory(answer: Answer, charts: _Charts) -> str:
                 ],
                 [
                     [
-                        _e(holding.topology),
+                        text(holding.topology),
                         units.gib(holding.kv_bytes),
                         units.count(holding.kv_blocks),
                         words.three(holding.concurrency),
@@ -441,26 +400,26 @@ def _memory(answer: Answer, charts: _Charts) -> str:
     return "".join(parts)
 
 
-def _ladder(holding: Holding, charts: _Charts) -> str:
+def _ladder(holding: Holding, charts: Charts) -> str:
     last = len(holding.rungs) - 1
     told = "; ".join(f"{words.rung(r.name)} {words.figure(r)}" for r in holding.rungs)
     rows = [
         [
-            _e(words.rung(rung.name)),
+            text(words.rung(rung.name)),
             ("&minus;&nbsp;" if 0 < i < last else "") + f"{rung.value / units.GIB:,.2f}",
             _origin(rung, long=True),
         ]
         for i, rung in enumerate(holding.rungs)
     ]
     return (
-        f"<h3>One rank of {_e(holding.topology)}, rung by rung</h3>"
+        f"<h3>One rank of {text(holding.topology)}, rung by rung</h3>"
         + charts.figure(
             figures.ladder(holding),
             f"Memory of one rank of {holding.topology}. {told}",
             "From the memory on the package down to the KV pool.",
         )
         + "<details><summary>The rungs in numbers, with their origins</summary>"
-        + _table(
+        + table(
             f"One rank of {holding.topology}",
             [("rung", ""), ("GiB", NUMBER), ("origin", WORDS)],
             rows,
@@ -484,10 +443,8 @@ def _workload(answer: Answer) -> str:
         ("input reused", words.percent(load.reuse_share)),
         ("of that in a session", words.percent(load.session_reuse_share)),
     ]
-    cards = "".join(f"<div><dt>{name}</dt><dd>{_e(value)}</dd></div>" for name, value in facts)
-    return (
-        f"<p>{_e(load.name)}. Reuse is with an endless prefix cache.</p>"
-        f'<dl class="keys">{cards}</dl>'
+    return f"<p>{text(load.name)}. Reuse is with an endless prefix cache.</p>" + cards(
+        [(name, value, "") for name, value in facts]
     )
 
 
@@ -501,20 +458,20 @@ def _arrivals(load: WorkloadSummary) -> list[tuple[str, str]]:
 def _rejected(answer: Answer) -> str:
     if not answer.rejected:
         return ""
-    table = _table(
+    shown = table(
         "Deployments that were considered and not simulated",
         [("deployment", ""), ("why", WORDS), ("short by", NUMBER)],
         [
             [
-                _e(rejected.name),
-                _e(rejected.why),
-                _e(words.figure(rejected.shortfall)) if rejected.shortfall else "",
+                text(rejected.name),
+                text(rejected.why),
+                text(words.figure(rejected.shortfall)) if rejected.shortfall else "",
             ]
             for rejected in answer.rejected
         ],
     )
     count = units.count(len(answer.rejected))
-    return f"<details><summary>{count} deployments, each with its reason</summary>{table}</details>"
+    return f"<details><summary>{count} deployments, each with its reason</summary>{shown}</details>"
 
 
 def _numbers(answer: Answer) -> str:
@@ -523,11 +480,11 @@ def _numbers(answer: Answer) -> str:
     return (
         "<p>Published: a vendor or a study printed it. Measured: somebody ran it. Assumed: "
         "neither; a result that depends on one says so.</p>"
-        + _table(
+        + table(
             "What the answer takes from elsewhere",
             [("number", ""), ("value", NUMBER), ("origin", WORDS)],
             [
-                [_e(figure.name), _e(words.figure(figure)), _origin(figure, long=True)]
+                [text(figure.name), text(words.figure(figure)), _origin(figure, long=True)]
                 for figure in answer.assumptions
             ],
         )
@@ -535,51 +492,10 @@ def _numbers(answer: Answer) -> str:
 
 
 def _recipe(answer: Answer) -> str:
-    files = "".join(f"<li><code>{_e(path)}</code></li>" for path in answer.recipes)
+    files = "".join(f"<li><code>{text(path)}</code></li>" for path in answer.recipes)
     made = f"<ul>{files}</ul>" if files else "<p>None: no deployment was chosen.</p>"
-    notes = f"<h3>Notes</h3>{_bullets(answer.notes)}" if answer.notes else ""
+    notes = f"<h3>Notes</h3>{bullets(answer.notes)}" if answer.notes else ""
     return made + notes
-
-
-def _footer(answer: Answer) -> str:
-    return (
-        f"<footer>Splitpoint {_e(answer.splitpoint)}, plan.json version {answer.version}. "
-        '<span class="noscript"><noscript>Figures need scripts; the tables hold the same '
-        "numbers.</noscript></span></footer>\n"
-    )
-
-
-def _table(
-    caption: str,
-    headers: Sequence[tuple[str, str]],
-    rows: Sequence[Sequence[str]],
-    marked: Sequence[bool] = (),
-) -> str:
-    """A table of finished cells; the first of each row is its header."""
-    head = "".join(f'<th scope="col"{_class(kind)}>{_e(name)}</th>' for name, kind in headers)
-    marks = list(marked) or [False] * len(rows)
-    body = "".join(
-        f'<tr{_class("chosen" if mark else "")}><th scope="row">{row[0]}</th>'
-        + "".join(
-            f"<td{_class(kind)}>{cell}</td>"
-            for cell, (_, kind) in zip(row[1:], headers[1:], strict=True)
-        )
-        + "</tr>\n"
-        for row, mark in zip(rows, marks, strict=True)
-    )
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{_e(caption)}"><table>'
-        f"<caption>{_e(caption)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>\n{body}</tbody></table></div>"
-    )
-
-
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
-
-
-def _bullets(lines: Sequence[str]) -> str:
-    return f"<ul>{''.join(f'<li>{_e(line)}</li>' for line in lines)}</ul>" if lines else ""
 
 
 def _yes(holds: bool) -> str:
@@ -587,33 +503,11 @@ def _yes(holds: bool) -> str:
 
 
 def _figure(figure: Figure) -> str:
-    return f"{_e(words.figure(figure))} {_origin(figure)}"
+    return f"{text(words.figure(figure))} {_origin(figure)}"
 
 
 def _origin(figure: Figure, *, long: bool = False) -> str:
     """A mark that tells where a number is from, its source on hover or behind it."""
     kind = "origin assumed" if figure.origin == "assumed" else "origin"
-    mark = f'<span class="{kind}" title="{_e(words.origin(figure))}">{_e(figure.origin)}</span>'
-    return f"{mark} {_e(figure.source)}" if long and figure.source else mark
-
-
-def _e(text: str) -> str:
-    return escape(words.plain(text), quote=True)
-
-
-def _inert(script: str) -> str:
-    """JSON that cannot end the script element it stands in."""
-    return script.replace("<", "\\u003c")
-
-
-def _asset(name: str) -> str:
-    return resources.files("splitpoint.report").joinpath(name).read_text(encoding="utf-8")
-
-
-@cache
-def _bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as vl-convert carries them."""
-    import vl_convert
-
-    code: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return code.replace("</script", "<\\/script")
+    mark = f'<span class="{kind}" title="{text(words.origin(figure))}">{text(figure.origin)}</span>'
+    return f"{mark} {text(figure.source)}" if long and figure.source else mark

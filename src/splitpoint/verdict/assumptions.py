@@ -8,6 +8,7 @@ import numpy as np
 
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
+from splitpoint.metrics import THROUGHPUT_NOISE
 from splitpoint.search.instance import Instance
 from splitpoint.search.world import Candidate
 from splitpoint.timing import drafts
@@ -15,7 +16,6 @@ from splitpoint.timing.efficiency import inherited, surface
 from splitpoint.timing.operators import Batch, step_operators
 from splitpoint.timing.transfer import LinkSpec
 from splitpoint.verdict.answer import Figure, Origin
-from splitpoint.verdict.compare import THROUGHPUT_NOISE
 from splitpoint.verdict.turnover import Turnover
 
 # How far a prediction may be off before a flip counts as resting on it, where the source of a

@@ -10,15 +10,13 @@ from typing import Literal
 
 from splitpoint.inputs.deployment import Routing
 from splitpoint.inputs.workload import Slo
+from splitpoint.metrics import THROUGHPUT_NOISE
 from splitpoint.record import Record
 from splitpoint.units import percent
 from splitpoint.verdict.answer import Comparison, Point
 
 Winner = Literal["split", "mixed", "tie", "neither"]
 
-# Published: median coefficient of variation of the same configuration run again, InferenceX
-# DeepSeek-R1 rows (2025-10 to 2026-09): throughput 6%. The simulator itself repeats exactly.
-THROUGHPUT_NOISE = 0.06
 # Two standard errors of a share: a difference that chance alone gives in one of twenty runs.
 SHARE_ERRORS = 2.0
 

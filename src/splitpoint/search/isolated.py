@@ -1,0 +1,382 @@
+"""Each phase alone, simulated: the two workloads that isolate prefill (N/2) and decode (1/M).
+
+A topology that is good at one phase is rarely good at the other, and only a workload of that
+phase alone shows which. Closed loops at each concurrency, by the simulator that serves a plan.
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import replace
+
+from splitpoint import metrics
+from splitpoint.errors import PlanError
+from splitpoint.inputs import facts
+from splitpoint.inputs.checks import require
+from splitpoint.inputs.deployment import Topology, problems
+from splitpoint.inputs.engine import MAX_SEQS, Engine
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.model import Model
+from splitpoint.inputs.plan import Plan
+from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.traces.requests import trace_of
+from splitpoint.inputs.workload import Workload
+from splitpoint.record import Record
+from splitpoint.run import Run
+from splitpoint.search.instance import Holding, Instance, holding, instance
+from splitpoint.search.loads import loads
+from splitpoint.search.space import Shortfall, engines, lacking
+from splitpoint.search.space import topologies as allowed
+from splitpoint.search.sweep import Job, sweep
+from splitpoint.search.world import candidate_of, world
+from splitpoint.timing import drafts as drafting
+
+Phase = Literal["prefill", "decode"]
+PHASES: tuple[Phase, ...] = ("prefill", "decode")
+
+# One token in, so that nothing is left of prefill; two out, so that there is a pace to see
+# (published: vLLM's study of Qwen3.8-2.4T, 2026-09-21, ran 8192/2 and 1/1000).
+PREFILL_OSL = 2
+DECODE_ISL = 1
+
+
+# Users of the closed loops, unless told (assumed: from one user to past what a large pool holds).
+CONCURRENCIES = (1, 4, 16, 64, 128, 256, 512, 1024)
+MAX_CONCURRENCY = 2**16
+
+
+class Shape(Record, frozen=True, kw_only=True):
+    """What is swept: input tokens of the prefill workload, output tokens of the decode workload,
+    and the users of the closed loops, fewest first."""
+
+    isl: int
+    osl: int
+    concurrencies: tuple[int, ...]
+
+
+class PhasePoint(Record, frozen=True, kw_only=True):
+    """One closed loop on one instance. `tok_s_gpu`: input tokens of prefill, output tokens of
+    decode, per second and GPU of the instance. `ttft_s`: median; `tok_s_user`: 1 / median TPOT,
+    None where no request has a gap. `held`: requests of this length that the KV pools of the
+    instance hold at once, `seats` those that its settings let run."""
+
+    phase: Phase
+    topology: str
+    drafts: int
+    gpus: int
+    concurrency: int
+    tok_s_gpu: float
+    ttft_s: float | None
+    tok_s_user: float | None
+    success: float
+    preemptions: int
+    held: int
+    seats: int
+
+
+class Turn(Record, frozen=True, kw_only=True):
+    """Where throughput of a line (phase, topology, drafts) is highest, and the first concurrency
+    past it that loses more than the noise of repeated runs, None where it never does. `why`: what
+    the line ran into."""
+
+    phase: Phase
+    topology: str
+    drafts: int
+    peak: int
+    peak_tok_s_gpu: float
+    falls_at: int | None
+    why: str
+
+
+class DraftsPay(Record, frozen=True, kw_only=True):
+    """Up to which concurrency `drafts` give more decode throughput than none on a topology, and
+    from which they give less; None where there is no such concurrency."""
+
+    topology: str
+    drafts: int
+    pay_until: int | None
+    lose_from: int | None
+
+
+class Isolated(Record, frozen=True, kw_only=True):
+    """Both phases of every topology and number of drafts. `unfit`: what cannot run, and why."""
+
+    model: str
+    gpu: str
+    engine: str
+    shape: Shape
+    points: tuple[PhasePoint, ...]
+    turns: tuple[Turn, ...]
+    drafts_pay: tuple[DraftsPay, ...]
+    unfit: tuple[Shortfall, ...]
+    notes: tuple[str, ...]
+
+    def line(self, phase: Phase, topology: str, drafts: int) -> tuple[PhasePoint, ...]:
+        """The points of one line, lowest concurrency first."""
+        return tuple(
+            point
+            for point in self.points
+            if (point.phase, point.topology, point.drafts) == (phase, topology, drafts)
+        )
+
+
+class Loop(Record, frozen=True, kw_only=True):
+    """One closed loop to simulate: an instance under one phase's workload."""
+
+    phase: Phase
+    concurrency: int
+    instance: Instance
+    tokens: int
+
+
+def isolated_phases(
+    plan: Plan,
+    *,
+    base: Path,
+    topologies: Sequence[Topology] = (),
+    concurrencies: Sequence[int] = CONCURRENCIES,
+    drafts: Sequence[int] | None = None,
+    workers: int | None = None,
+    tell: Callable[[str, float], None] | None = None,
+) -> Isolated:
+    """Both phases of a plan's model at the mean lengths of its workload.
+
+    `topologies`: all that the plan's search allows, if none is named. `drafts`: instead of the
+    plan's own.
+    """
+    model = load_model(plan.model)
+    gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
+    means = loads(plan.workload, base=base, requests=plan.search.requests)[0].profile
+    asked = plan.engine if drafts is None else replace(plan.engine, drafts=tuple(drafts))
+    require("--drafts", asked)
+    return isolated(
+        model,
+        gpu,
+        list(dict.fromkeys(topologies)) or allowed(model, gpu, plan.gpus, plan.search),
+        engines(asked),
+        Shape(
+            isl=max(round(means.isl), 1),
+            # One token has no gap, so no pace.
+            osl=max(round(means.osl), 2),
+            concurrencies=tuple(sorted(set(concurrencies))),
+        ),
+        kv_pool_gib=plan.search.kv_pool_gib,
+        seed=plan.workload.seed,
+        workers=workers,
+        tell=tell,
+    )
+
+
+def parse_counts(text: str, where: str, *, least: int, most: int) -> tuple[int, ...]:
+    """The whole numbers of "1,8,32", each once and in order."""
+    words = text.replace(",", " ").split()
+    for word in words:
+        if not re.fullmatch(r"[0-9]{1,9}", word) or not least <= int(word) <= most:
+            raise PlanError(where, f"found {word[:20]!r}", f"numbers from {least} to {most}")
+    if not words:
+        raise PlanError(where, "is empty", "such as 1,8,32")
+    return tuple(sorted({int(word) for word in words}))
+
+
+def isolated(
+    model: Model,
+    gpu: Gpu,
+    topologies: Sequence[Topology],
+    settings: Sequence[Engine],
+    shape: Shape,
+    *,
+    kv_pool_gib: float | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    tell: Callable[[str, float], None] | None = None,
+) -> Isolated:
+    """Both phases of every topology under every one of `settings`, which differ in their drafts.
+
+    An engine without `max_seqs` is given one that seats the largest concurrency.
+    """
+    readies: list[Instance] = []
+    unfit: list[Shortfall] = []
+    for topology in topologies:
+        if faults := problems(topology, model):
+            raise PlanError(f"topology {topology}", "; ".join(faults))
+        for engine in settings:
+            held = _held(model, gpu, topology, engine, shape, kv_pool_gib)
+            lack = lacking(held, shape.isl + PREFILL_OSL) or lacking(held, DECODE_ISL + shape.osl)
+            if lack is not None:
+                unfit.append(lack)
+            else:
+                readies.append(instance(model, gpu, held))
+    traces = {
+        (phase, users): _trace(phase, users, shape, seed)
+        for phase in PHASES
+        for users in shape.concurrencies
+    }
+    places = list(traces)
+    loops = [
+        Loop(
+            phase=phase, concurrency=users, instance=ready, tokens=int(trace.isl[0] + trace.osl[0])
+        )
+        for ready in readies
+        for (phase, users), trace in traces.items()
+    ]
+    jobs = [
+        Job(
+            name=str(number),
+            world=world(
+                candidate_of([("mixed", loop.instance, 1)], "least_requests"),
+                model,
+                gpu,
+                tokens=loop.tokens,
+            ),
+            trace=places.index((loop.phase, loop.concurrency)),
+            seed=seed,
+            series=False,
+        )
+        for number, loop in enumerate(loops)
+    ]
+    points = sweep(
+        jobs,
+        list(traces.values()),
+        partial(_measured, loops=loops),
+        workers=workers,
+        done=None if tell is None else lambda n: tell("simulating", n / len(jobs)),
+    )
+    found = Isolated(
+        model=model.name,
+        gpu=gpu.name,
+        engine=f"{settings[0].name} {settings[0].version}",
+        shape=shape,
+        points=tuple(points),
+        turns=(),
+        drafts_pay=(),
+        unfit=tuple(unfit),
+        notes=_notes(model, readies, settings),
+    )
+    return _judged(found)
+
+
+def _held(
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    shape: Shape,
+    kv_pool_gib: float | None,
+) -> Holding:
+    if engine.max_seqs is None:
+        seats = min(-(-shape.concurrencies[-1] // topology.dp), MAX_SEQS)
+        engine = replace(engine, max_seqs=seats)
+    if engine.max_len is None:
+        engine = replace(engine, max_len=max(shape.isl + PREFILL_OSL, DECODE_ISL + shape.osl))
+    return holding(model, gpu, topology, engine, kv_pool_gib=kv_pool_gib)
+
+
+def _trace(phase: Phase, users: int, shape: Shape, seed: int) -> Trace:
+    isl, osl = (shape.isl, PREFILL_OSL) if phase == "prefill" else (DECODE_ISL, shape.osl)
+    return trace_of(Workload(isl=isl, osl=osl, concurrency=users, seed=seed), base=Path())
+
+
+def _measured(job: Job, run: Run, *, loops: Sequence[Loop]) -> PhasePoint:
+    loop = loops[int(job.name)]
+    ready = loop.instance
+    rates = metrics.throughput(run)
+    rate = rates.input if loop.phase == "prefill" else rates.output
+    wait = metrics.percentile(metrics.ttft(run), 50)
+    assert ready.engine.max_seqs is not None
+    return PhasePoint(
+        phase=loop.phase,
+        topology=str(ready.topology),
+        drafts=ready.engine.drafts,
+        gpus=run.gpus,
+        concurrency=loop.concurrency,
+        tok_s_gpu=rate / run.gpus,
+        ttft_s=None if math.isnan(wait) else wait,
+        tok_s_user=metrics.interactivity(run) or None,
+        success=metrics.success(run),
+        preemptions=int(run.instances.preemptions.sum()),
+        held=ready.requests_held(loop.tokens) * ready.topology.dp,
+        seats=ready.engine.max_seqs * ready.topology.dp,
+    )
+
+
+def turn_of(line: Sequence[PhasePoint]) -> Turn:
+    """Where a line, lowest concurrency first, is highest, and where it falls by more than noise."""
+    peak = max(line, key=lambda point: point.tok_s_gpu)
+    enough = (1 - metrics.THROUGHPUT_NOISE) * peak.tok_s_gpu
+    falls = next(
+        (p for p in line if p.concurrency > peak.concurrency and p.tok_s_gpu < enough), None
+    )
+    return Turn(
+        phase=peak.phase,
+        topology=peak.topology,
+        drafts=peak.drafts,
+        peak=peak.concurrency,
+        peak_tok_s_gpu=peak.tok_s_gpu,
+        falls_at=None if falls is None else falls.concurrency,
+        why=_why(falls or line[-1], falls is not None),
+    )
+
+
+def _why(last: PhasePoint, fell: bool) -> str:
+    """What a line ran into by its last point or the one it fell at, as far as that tells."""
+    if last.phase == "prefill":
+        return ""
+    if last.held < min(last.concurrency, last.seats):
+        lost = f", and preempted {last.preemptions:,} times" if last.preemptions else ""
+        return f"the KV pools hold {last.held:,} requests{lost}"
+    if last.seats < last.concurrency:
+        return f"max_seqs lets {last.seats:,} requests run"
+    return "a step grows faster than the requests in it" if fell else ""
+
+
+def drafts_pay(line: Sequence[PhasePoint], plain: Sequence[PhasePoint]) -> DraftsPay:
+    """Where a line with drafts gives more than the one without, both at the same concurrencies.
+
+    They lose from the first concurrency on that no gain follows: a dip of one graph size before
+    it is no end.
+    """
+    gains = {
+        point.concurrency: point.tok_s_gpu - rival.tok_s_gpu
+        for point, rival in zip(line, plain, strict=True)
+    }
+    won = max((users for users, gain in gains.items() if gain >= 0), default=None)
+    return DraftsPay(
+        topology=line[0].topology,
+        drafts=line[0].drafts,
+        pay_until=won,
+        lose_from=next((users for users in gains if won is None or users > won), None),
+    )
+
+
+def _judged(found: Isolated) -> Isolated:
+    """What the lines show, beside their points."""
+    keys = dict.fromkeys((point.phase, point.topology, point.drafts) for point in found.points)
+    lines = {key: found.line(*key) for key in keys}
+    pairs = [
+        (line, lines[phase, topology, 0])
+        for (phase, topology, drafts), line in lines.items()
+        if phase == "decode" and drafts and (phase, topology, 0) in lines
+    ]
+    return replace(
+        found,
+        turns=tuple(turn_of(line) for line in lines.values()),
+        drafts_pay=tuple(drafts_pay(line, plain) for line, plain in pairs),
+    )
+
+
+def _notes(
+    model: Model, readies: Sequence[Instance], settings: Sequence[Engine]
+) -> tuple[str, ...]:
+    notes = [f"step times: {origin}" for origin in {ready.curve.origin for ready in readies}]
+    notes += [
+        f"tokens of a step with {e.drafts} drafts: {drafting.expected_tokens(e, model):.2f}; "
+        f"{drafting.origin(e, model)}"
+        for e in settings
+        if e.drafts
+    ]
+    return tuple(sorted(notes))
