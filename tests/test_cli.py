@@ -192,6 +192,23 @@ def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -
     assert splitpoint("simulate", file, "--json").json == said.json
 
 
+def test_a_deployment_that_no_engine_would_start_is_refused(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "deployment.toml"
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\ntp = 3\n'
+        "[workload]\nisl = 1000\nosl = 50\nrate = 1.0\nrequests = 4\n"
+    )
+    said = splitpoint("simulate", file)
+    assert said.code == 2 and said.err.count("\n") == 1
+    assert "pools.0: layout TP3: tp 3 does not divide its 32 attention heads" in said.err
+    longer = splitpoint(
+        "simulate", file, "--set", "pools.0.tp=1", "--set", "engine.max_len=1049", "--json"
+    )
+    assert longer.json["notes"][-1].startswith("4 requests are longer than the 1,049 tokens")
+
+
 def test_phases_gives_both_phases_of_each_instance(splitpoint: Any, tmp_path: Path) -> None:
     file, out = tmp_path / "plan.toml", tmp_path / "phases"
     file.write_text(PLAN)

@@ -15,6 +15,11 @@ from splitpoint.inputs.traces.requests import trace_of
 from splitpoint.inputs.workload import Workload
 from splitpoint.record import Record
 
+# vLLM and SGLang refuse such requests.
+TOO_LONG = (
+    "{count:,} requests are longer than the {limit:,} tokens that the engine would accept: "
+    "simulated as if it did (engine.max_len, with rope scaling where needed)"
+)
 Number = TypeVar("Number", int, float)
 
 
@@ -122,3 +127,9 @@ def _cut(trace: Trace, requests: int | None) -> Trace:
 
 def _each(values: Number | tuple[Number, ...]) -> tuple[Number, ...]:
     return tuple(sorted(values)) if isinstance(values, tuple) else (values,)
+
+
+def too_long(trace: Trace, limit: int) -> tuple[str, ...]:
+    """A note on requests that are longer, with their output, than `limit` tokens."""
+    count = int(np.count_nonzero(trace.isl + trace.osl > limit))
+    return (TOO_LONG.format(count=count, limit=limit),) if count else ()

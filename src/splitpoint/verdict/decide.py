@@ -9,7 +9,6 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-import numpy as np
 from msgspec.structs import replace
 
 from splitpoint import units
@@ -20,7 +19,7 @@ from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.frontier import frontier
-from splitpoint.search.loads import Load
+from splitpoint.search.loads import Load, too_long
 from splitpoint.search.space import Space, engines, space
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import Candidate, path
@@ -532,13 +531,7 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
             f"only {len(load.trace):,} requests: rates and percentiles are of few, and no steady "
             "state is reached"
         )
-    limit = case.plan.engine.max_len or case.model.max_len
-    longer = int(np.count_nonzero(load.trace.isl + load.trace.osl > limit))
-    if longer:
-        notes.append(
-            f"{longer:,} requests are longer than the {limit:,} tokens that the engine would "
-            "accept: simulated as if it did (engine.max_len, with rope scaling where needed)"
-        )
+    notes += too_long(load.trace, case.plan.engine.max_len or case.model.max_len)
     return tuple(notes)
 
 

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from splitpoint import metrics
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool
+from splitpoint.inputs.deployment import Deployment, Pool, problems
 from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.huggingface import load_model
@@ -20,6 +20,7 @@ from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.search.instance import holding, instance
+from splitpoint.search.loads import too_long
 from splitpoint.search.space import engines, lacking, topologies
 from splitpoint.search.world import Candidate, world
 from splitpoint.sim import simulate
@@ -109,6 +110,11 @@ def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tupl
         deployment, slo = _mixed(asked, model, gpu, trace), asked.slo
         pool_gib, bandwidth = asked.search.kv_pool_gib, asked.search.transfer_bandwidth
         note = "a plan file names no deployment: this is its mixed one on all GPUs"
+    for index, pool in enumerate(deployment.pools):
+        faults = problems(pool.topology, model)
+        if faults:
+            where = f"pools.{index}: layout {pool.topology}"
+            raise PlanError(where, faults[0], "; ".join(faults[1:]))
     chosen = Candidate(
         deployment=deployment,
         instances=tuple(
@@ -128,8 +134,9 @@ def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tupl
         seed=seed,
         name=chosen.name,
     )
-    if note:
-        run = replace(run, notes=(*run.notes, note))
+    limit = min(pool.engine.max_len or model.max_len for pool in deployment.pools)
+    notes = (*run.notes, *([note] if note else []), *too_long(trace, limit))
+    run = replace(run, notes=notes)
     return summary(run, deployment, slo), run
 
 
