@@ -471,12 +471,12 @@ def render_price(price: Price, console: Console) -> None:
     out.gap()
     out.rows(
         [
-            Column("layers of one kind", "name"),
+            Column("layers of\none kind", "name"),
             Column("layers"),
             Column("padding"),
             Column("pages"),
             Column("blocks"),
-            Column("block tokens"),
+            Column("block\ntokens"),
         ],
         [
             [
