@@ -56,7 +56,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     padded = _line(model, gpu, topology, engine, decode=run, prefill=none, at=bound)
     exact = _line(model, gpu, topology, engine, decode=sequences, prefill=none, at=bound)
     kernels = _kernels(model, topology, engine)
-    step = host.launch_floor(engine, run * (1 + engine.drafts), kernels)
+    step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
     decode = np.maximum(padded.work, step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     chunk = _line(model, gpu, topology, engine, decode=np.zeros_like(new), prefill=new, at=bound)

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from splitpoint.inputs.engine import Engine, EngineName
-from splitpoint.pricing.engines import decode_sizes
+from splitpoint.pricing.engines import decode_sizes, prefill_sizes
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array
 
@@ -58,12 +58,16 @@ def padded(engine: Engine, sequences: Array) -> Array:
     return np.where(inside, sizes[np.minimum(index, len(sizes) - 1)], sequences)
 
 
-def launch_floor(engine: Engine, step_tokens: Array, kernels: float) -> Array:
-    """Seconds in which the host launches a step's kernels; 0 where a graph replays them."""
-    eager = np.full(step_tokens.shape, host_speed(engine).launch * kernels)
-    if not engine.graphs or not engine.max_graph:
-        return eager
-    return np.where(step_tokens <= engine.max_graph, 0.0, eager)
+def launch_floor(
+    engine: Engine, step_tokens: Array, kernels: float, *, decode: bool = False
+) -> Array:
+    """Seconds in which the host launches a step's kernels; 0 where a graph replays them.
+
+    `decode`: of steps that only decode, for which every engine captures graphs of its own.
+    """
+    sizes = decode_sizes(engine) if decode else prefill_sizes(engine)
+    largest = sizes[-1] if sizes else 0
+    return np.where(step_tokens <= largest, 0.0, host_speed(engine).launch * kernels)
 
 
 @cache

@@ -16,7 +16,7 @@ from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines import sglang, trtllm, vllm
 from splitpoint.pricing.engines.rules import Rules
 
-__all__ = ["Rules", "capture_sizes", "decode_sizes", "resolved", "rules"]
+__all__ = ["Rules", "capture_sizes", "decode_sizes", "prefill_sizes", "resolved", "rules"]
 
 
 class _Module(Protocol):
@@ -52,6 +52,15 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
     """Capture sizes, in tokens and ascending, of pure decode steps."""
     return _module(engine).decode_sizes(engine)
+
+
+def prefill_sizes(engine: Engine) -> tuple[int, ...]:
+    """Capture sizes, in tokens and ascending, of steps with prefill; none where they run eagerly:
+    in vLLM without piecewise graphs, and in the others (SGLang captures none by default up to
+    0.5.4, sgl-project/sglang#12160; TensorRT-LLM assumed)."""
+    if engine.name != "vllm" or engine.graph_mode == "full_decode_only":
+        return ()
+    return capture_sizes(engine)
 
 
 def _drafting(engine: Engine, model: Model) -> Engine:

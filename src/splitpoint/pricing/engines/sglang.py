@@ -71,4 +71,4 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
 
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
     """Capture sizes of pure decode steps; SGLang captures no others."""
-    return capture_sizes(engine)
+    return tuple(size * (1 + engine.drafts) for size in capture_sizes(engine))

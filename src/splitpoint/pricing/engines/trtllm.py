@@ -65,4 +65,4 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
 
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
     """Capture sizes of pure decode steps; no others are captured."""
-    return capture_sizes(engine)
+    return tuple(size * (1 + engine.drafts) for size in capture_sizes(engine))
