@@ -149,7 +149,8 @@ def trace(random: Random) -> Trace:
             length += random.randint(1, 25)
             ids = ids[: length // tokens]
             while len(ids) * tokens < length:
-                ids.append(next(fresh))
+                # An id may come again behind other ids: then it names another block.
+                ids.append(random.choice(ids) if ids and random.random() < 0.05 else next(fresh))
             if random.random() < 0.1:
                 ids = ids[: max(0, len(ids) - 1)]
             osl = random.choice([1, 2, random.randint(1, 40)])

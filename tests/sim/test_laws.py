@@ -12,6 +12,8 @@ from splitpoint import metrics
 from splitpoint.inputs.trace import Trace
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import World, simulate
+from splitpoint.sim.build import build
+from splitpoint.sim.loop import run as play_out
 from splitpoint.timing.curve import StepCurve
 from tests.oracle import worlds
 from tests.sim.small import Row, mixed, trace
@@ -162,3 +164,19 @@ def test_a_long_series_is_thinned_and_keeps_its_ends() -> None:
     weights = np.diff(s.time_s, append=run.duration_s)
     present = float(np.sum(run.requests.end_s - run.requests.prefill_start_s)) / run.duration_s
     assert np.average(s.running, weights=weights) == pytest.approx(present, rel=0.03)
+
+
+def test_a_cache_costs_rows_by_prompt_not_by_block() -> None:
+    # 20 sessions share 64 blocks; each adds 100 blocks a turn, three times.
+    rows = []
+    for turn in range(3):
+        for session in range(20):
+            own = range(1000 * session + 64, 1000 * session + 164 + 100 * turn)
+            ids = [*range(64), *own]
+            rows.append(Row(16 * len(ids), 5, 200.0 * turn, ids, session, turn))
+    world = mixed(prefix_caching=True, kv_blocks=8001)
+    s = build(world, trace(*rows), 0, False, True)
+    play_out(s)
+    assert s.ranks[0].hits == 16 * sum(len(row.ids) - 100 for row in rows[1:])
+    assert s.ranks[0].cached == 64 + 20 * 300
+    assert s.ranks[0].segment_next - s.ranks[0].segment_at <= 2 * 20 + 2

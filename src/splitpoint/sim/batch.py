@@ -151,8 +151,7 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
         q = request_of(s, ticket)
         full = min(t.computed + chunk, s.cover[q]) // pool.block
         if full > t.named:
-            register(s, t.rank, q, t.named, full)
-            t.named = full
+            register(s, ticket, q, full)
 
 
 @kernel
@@ -222,9 +221,7 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     if found > 0 and need + pool.full * idle_hits(s, r, q, found) > rank.free:
         return 0
     leave_queue(s, ticket)
-    if found > 0:
-        hold(s, r, q, found)
-    t.named = found
+    hold(s, ticket, q, found)
     t.computed = computed
     t.blocks = pool.full * found
     t.state = FILLING
@@ -262,10 +259,8 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     if found > 0 and need + pool.full * idle_hits(s, r, q, found) > rank.free:
         return False
     leave_queue(s, ticket)
-    if found > 0:
-        hold(s, r, q, found)
+    hold(s, ticket, q, found)
     take(s, r, need)
-    t.named = found
     t.blocks = blocks
     t.state = PULLING
     rank.dirty = 1

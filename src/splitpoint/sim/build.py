@@ -7,7 +7,7 @@ import numpy as np
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import LONGEST_S, Floats, Longs, Trace
-from splitpoint.sim.chain import Chain, chain
+from splitpoint.sim.chain import chain
 from splitpoint.sim.draws import lots, rates
 from splitpoint.sim.kernel import Rows
 from splitpoint.sim.names import Names, names, next_turns
@@ -19,16 +19,15 @@ from splitpoint.sim.state import (
     DECODE,
     ENGINE,
     FLOW,
-    HANDLE,
     MIXED,
     NEVER,
-    PAGE,
     PICOS,
     POOL,
     PREFILL,
     RANK,
     REQUEST,
     RULES,
+    SEGMENT,
     TICKET,
     UNFINISHED,
     Sim,
@@ -39,6 +38,8 @@ from splitpoint.timing.transfer import LinkSpec
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
 # Rows of the series; about 1 MB, more than any figure shows.
 SERIES_ROWS = 20_000
+# Slots of a rank's index to its prefix cache before it doubles for the first time.
+FIRST_SLOTS = 4
 
 
 def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> Sim:
@@ -80,16 +81,13 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         ranks=ranks,
         requests=requests,
         tickets=tickets,
-        handles=_rows(HANDLE, room.handles),
-        pages=_free_pages(room.pages),
-        table=np.full(room.table, -1, np.int64),
-        hash_node=np.zeros(room.hash, np.int64),
-        hash_page=np.full(room.hash, -1, np.int64),
+        segments=_rows(SEGMENT, room.segments),
+        index=np.zeros(room.slots, np.int64),
         name_start=naming.start,
         name=naming.name,
         cover=naming.cover,
         after=naming.after,
-        idle=_idle(len(ranks), room.handles),
+        idle=chain(len(ranks), room.segments),
         places=chain(LISTS * len(ranks), len(tickets)),
         filling=chain(len(ranks), len(tickets)),
         seats=np.zeros(_seat_places(pools, ranks), np.int64),
@@ -416,46 +414,28 @@ def _link_bytes(link: LinkSpec | None) -> Floats:
 
 
 class _Room(NamedTuple):
-    """Sizes of the prefix cache's arrays over all ranks."""
+    """Sizes of the prefix caches' arrays over all ranks."""
 
-    handles: int
-    pages: int
-    table: int
-    hash: int
+    segments: int
+    slots: int
 
 
 def _room(pools: Rows, ranks: Rows, nodes: int, id_tokens: int) -> _Room:
-    """Place for every named block that a rank can hold at once, and an index to find them."""
-    handle_at = page_at = table_at = hash_at = 0
+    """Place for as many segments as a rank can hold named blocks, and an index to find them.
+
+    Arrays of zeros cost nothing where they are never touched, and few ranks hold many segments.
+    """
+    segments, slots = 1, 0
     for rank in ranks:
         pool = pools[rank.pool]
         if nodes == 0:
             pool.caching = 0
         pool.span = -(-id_tokens // pool.block)
-        handles = pool.usable // max(1, pool.full) if pool.caching else 0
-        pages = min(handles, nodes)
-        slots = 1 << int(2 * pages).bit_length()
-        rank.handle_free = handle_at
-        rank.page_at = rank.page_free = page_at
-        rank.table_at = table_at
-        rank.hash_at = hash_at
-        rank.hash_mask = slots - 1
-        handle_at += handles
-        page_at += pages
-        table_at += pages * pool.span
-        hash_at += slots
-    return _Room(int(handle_at), int(page_at), int(table_at), int(hash_at))
-
-
-def _idle(ranks: int, handles: int) -> Chain:
-    """No idle blocks yet; unused handles are chained one after the other."""
-    idle = chain(ranks, handles)
-    idle.next[:] = np.arange(1, handles + 1)
-    return idle
-
-
-def _free_pages(count: int) -> Rows:
-    """Unused pages, chained one after the other through `node`."""
-    pages = _rows(PAGE, count)
-    pages.node[:] = np.arange(1, count + 1)
-    return pages
+        most = int(pool.usable) // max(1, int(pool.full)) if pool.caching else 0
+        width = 1 << (2 * most).bit_length()
+        rank.segment_at = rank.segment_next = segments
+        rank.index_at = slots
+        rank.index_mask = min(width, FIRST_SLOTS) - 1
+        segments += most
+        slots += width
+    return _Room(segments, slots)

@@ -12,7 +12,7 @@ from splitpoint.sim.kernel import kernel
 
 
 class Chain(NamedTuple):
-    """`head` and `tail` of each list, `prev` and `next` of each item; -1 is none."""
+    """`head` and `tail` of each list, `prev` and `next` of each item in one; -1 is none."""
 
     head: Longs
     tail: Longs
@@ -25,8 +25,8 @@ def chain(lists: int, items: int) -> Chain:
     return Chain(
         np.full(lists, -1, np.int64),
         np.full(lists, -1, np.int64),
-        np.full(items, -1, np.int64),
-        np.full(items, -1, np.int64),
+        np.zeros(items, np.int64),
+        np.zeros(items, np.int64),
     )
 
 
@@ -54,6 +54,19 @@ def prepend(c: Chain, at: int, item: int) -> None:
     else:
         c.prev[first] = item
     c.head[at] = item
+
+
+@kernel
+def insert(c: Chain, at: int, item: int, ahead: int) -> None:
+    """Put `item` into list `at`, just behind the item `ahead`."""
+    after = c.next[ahead]
+    if after < 0:
+        append(c, at, item)
+        return
+    c.prev[item] = ahead
+    c.next[item] = after
+    c.next[ahead] = item
+    c.prev[after] = item
 
 
 @kernel

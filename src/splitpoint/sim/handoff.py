@@ -32,7 +32,7 @@ def hold_source(s: Sim, q: int, change: int) -> None:
     t = s.tickets[q]
     rank = s.ranks[t.rank]
     full = s.pools[rank.pool].full
-    columns = pin(s, t.rank, q, t.named, change)
+    columns = pin(s, q, change)
     rank.held += change * (t.blocks - full * t.named) + full * columns
 
 
@@ -65,10 +65,7 @@ def deliver(s: Sim, q: int, now: int) -> None:
     s.requests[q].transfer_end = now
     pool = s.pools[rank.pool]
     if pool.caching == 1:
-        full = s.cover[q] // pool.block
-        if full > t.named:
-            register(s, t.rank, q, t.named, full)
-            t.named = full
+        register(s, ticket, q, s.cover[q] // pool.block)
     t.state = LOADED
     chain.append(s.places, LISTS * t.rank + READY, ticket)
 

@@ -121,9 +121,7 @@ def finish(s: Sim, q: int, ticket: int, blocks: int, now: int) -> None:
         source = after if after >= 0 else q
         request = s.requests[q]
         full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
-        if full > t.named:
-            register(s, t.rank, source, t.named, full)
-            t.named = full
+        register(s, ticket, source, full)
     free_blocks(s, ticket, blocks)
     expect(s, ticket, 0, 0)
     rank.load -= 1

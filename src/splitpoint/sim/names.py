@@ -12,6 +12,8 @@ import numpy as np
 from splitpoint.inputs.trace import Ints, Longs
 from splitpoint.sim.kernel import allocating_entry
 
+UNSEEN = -2
+
 
 class Names(NamedTuple):
     """`name[start[i] + d]`: node of request i at depth d. `cover[i]`: prompt tokens with a name.
@@ -43,47 +45,76 @@ def names(
     previous = np.full(len(isl), -1, np.int64)
     has_next = np.flatnonzero(following >= 0)
     previous[following[has_next]] = has_next
-    size = 1 << max(4, int(2 * len(ids)).bit_length())
+    if int(ids.min()) < 0 or int(ids.max()) > 2 * len(ids):
+        ids = np.unique(ids, return_inverse=True)[1].astype(np.int32)
     name = np.empty(len(ids), np.int64)
-    count = _grow(starts, ids.astype(np.int64), block_tokens, isl, previous, size, name)
+    slots = np.zeros(1 << (2 * len(ids)).bit_length(), np.int64)
+    count = _grow(starts, ids, int(ids.max()) + 1, block_tokens, isl, previous, slots, name)
     cover = np.minimum(isl, np.diff(starts) * block_tokens)
     after = _continued(starts, name, isl, osl, cover, following)
-    return Names(starts[:-1].astype(np.int64), name, cover, after, count)
+    return Names(starts[:-1], name, cover, after, count)
 
 
 @allocating_entry
 def _grow(
-    starts: Longs, ids: Longs, tokens: int, isl: Longs, previous: Longs, size: int, name: Longs
+    starts: Longs,
+    ids: Ints,
+    width: int,
+    tokens: int,
+    isl: Longs,
+    previous: Longs,
+    slots: Longs,
+    name: Longs,
 ) -> int:
-    parents = np.full(size, -2, np.int64)
-    keys = np.zeros(size, np.int64)
-    nodes = np.zeros(size, np.int64)
+    """Fill `name`; how many nodes there are.
+
+    Most ids follow one other id wherever they occur: row `id` of the tables is their node. An id
+    that follows several nodes has further rows, found through `slots` by hash.
+    """
+    parents = np.empty(width + len(ids), np.int64)
+    parents[:width] = UNSEEN
+    nodes = np.empty(width + len(ids), np.int64)
+    keys = np.empty(width + len(ids), np.int64)
     adopted = np.zeros(len(ids), np.bool_)
+    rows = width
     count = 0
     for i in range(len(isl)):
-        parent = -1
+        start = starts[i]
         before = previous[i]
-        for at in range(starts[i], starts[i + 1]):
-            depth = at - starts[i]
-            slot = (((parent + 1) * 2654435761 + (ids[at] & 0x7FFFFFFF) * 40503) >> 8) & (size - 1)
-            while parents[slot] != -2 and (parents[slot] != parent or keys[slot] != ids[at]):
-                slot = (slot + 1) & (size - 1)
-            if parents[slot] == -2:
-                node = count
-                if 0 <= before < i and isl[before] % tokens != 0:
-                    tail = starts[before] + depth
-                    ends_here = depth == isl[before] // tokens and tail == starts[before + 1] - 1
-                    if ends_here and (depth == 0 or name[tail - 1] == parent):
-                        partial = name[tail]
-                        if not adopted[partial]:
-                            adopted[partial] = True
-                            node = partial
-                if node == count:
+        # Where the turn before ended inside a block: its name there is the first comer's.
+        end = -1
+        tail = -1
+        if 0 <= before < i and isl[before] % tokens != 0:
+            end = isl[before] // tokens
+            tail = starts[before] + end
+            if tail != starts[before + 1] - 1:
+                end = -1
+        parent = -1
+        for at in range(start, starts[i + 1]):
+            row = int(ids[at])
+            if parents[row] != parent and parents[row] != UNSEEN:
+                slot = (((parent + 1) * 2654435761 + row * 40503) >> 8) & (len(slots) - 1)
+                while slots[slot] != 0:
+                    if keys[slots[slot]] == row and parents[slots[slot]] == parent:
+                        break
+                    slot = (slot + 1) & (len(slots) - 1)
+                if slots[slot] == 0:
+                    slots[slot] = rows
+                    keys[rows] = row
+                    parents[rows] = UNSEEN
+                    rows += 1
+                row = slots[slot]
+            if parents[row] == UNSEEN:
+                at_end = at - start == end and (end == 0 or name[tail - 1] == parent)
+                if at_end and not adopted[name[tail]]:
+                    node = name[tail]
+                    adopted[node] = True
+                else:
+                    node = count
                     count += 1
-                parents[slot] = parent
-                keys[slot] = ids[at]
-                nodes[slot] = node
-            parent = nodes[slot]
+                parents[row] = parent
+                nodes[row] = node
+            parent = nodes[row]
             name[at] = parent
     return count
 

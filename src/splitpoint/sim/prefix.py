@@ -1,42 +1,28 @@
 """The prefix cache of a rank: how much of a prompt it holds, taking and giving back references.
 
-A request holds a leading run of named blocks. Blocks are given back last first, so on every rank
-the cached blocks of a chain are a leading run too: counts and bisection replace walks.
+A ticket holds a leading run of named blocks: the segment they end in and all its parents. Blocks
+are given back last first, so the cached blocks of a prompt are a leading run on every rank too.
 """
 
-from splitpoint.sim.blocks import add_page, claim, find_page, give, new_handle, park
+from splitpoint.sim.blocks import claim, give, park
 from splitpoint.sim.kernel import kernel
+from splitpoint.sim.segments import add_segment, find_segment, parting, split
 from splitpoint.sim.state import Sim
-
-
-@kernel
-def handle_at(s: Sim, r: int, source: int, j: int) -> int:
-    """Handle of block `j` of the prompt of request `source` on rank `r`, -1 if not cached."""
-    pool = s.pools[s.ranks[r].pool]
-    tokens = s.rules[0].id_tokens
-    depth = ((j + 1) * pool.block - 1) // tokens
-    page = find_page(s, r, s.name[s.name_start[source] + depth])
-    if page < 0:
-        return -1
-    rank = s.ranks[r]
-    place = rank.table_at + (page - rank.page_at) * pool.span
-    return int(s.table[place + j - depth * tokens // pool.block])
 
 
 @kernel
 def matched(s: Sim, r: int, source: int, most: int) -> int:
     """Leading blocks of the prompt of request `source` that rank `r` caches, at most `most`."""
-    if most <= 0 or handle_at(s, r, source, 0) < 0:
-        return 0
-    low = 1
-    high = most + 1
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if handle_at(s, r, source, middle - 1) >= 0:
-            low = middle
-        else:
-            high = middle
-    return low
+    found = 0
+    while found < most:
+        segment = find_segment(s, r, source, found)
+        if segment == 0:
+            break
+        row = s.segments[segment]
+        found = parting(s, r, source, row.source, found, min(row.high, most))
+        if found < row.high:
+            break
+    return found
 
 
 @kernel
@@ -58,113 +44,97 @@ def hits(s: Sim, r: int, source: int, target: int) -> int:
 @kernel
 def idle_hits(s: Sim, r: int, source: int, count: int) -> int:
     """How many of the first `count` cached blocks nobody holds; they follow the held ones."""
-    low = -1
-    high = count
-    while high - low > 1:
-        middle = (low + high) >> 1
-        if s.handles[handle_at(s, r, source, middle)].refs > 0:
-            low = middle
-        else:
-            high = middle
-    return count - high
+    held = 0
+    while held < count:
+        row = s.segments[find_segment(s, r, source, held)]
+        if row.refs == 0:
+            break
+        held = row.high
+    return max(0, count - held)
 
 
 @kernel
-def hold(s: Sim, r: int, source: int, count: int) -> None:
-    """Take a reference to each of the first `count` blocks, all cached."""
-    rank = s.ranks[r]
-    pool = s.pools[rank.pool]
-    tokens = s.rules[0].id_tokens
-    names = s.name_start[source]
-    j = 0
-    while j < count:
-        depth = ((j + 1) * pool.block - 1) // tokens
-        low = depth * tokens // pool.block
-        stop = min(count, (depth + 1) * tokens // pool.block)
-        page = find_page(s, r, s.name[names + depth])
-        place = rank.table_at + (page - rank.page_at) * pool.span - low
-        for i in range(j, stop):
-            handle = s.table[place + i]
-            if s.handles[handle].refs == 0:
-                claim(s, r, handle)
-            s.handles[handle].refs += 1
-        j = stop
+def hold(s: Sim, ticket: int, source: int, count: int) -> None:
+    """A ticket that holds no named block takes the first `count` of a prompt, all cached."""
+    t = s.tickets[ticket]
+    while t.named < count:
+        _share(s, ticket, find_segment(s, t.rank, source, t.named), count)
 
 
 @kernel
-def register(s: Sim, r: int, source: int, first: int, count: int) -> None:
-    """Name blocks `first`..`count`-1, which a request holds without names.
+def _share(s: Sim, ticket: int, segment: int, stop: int) -> None:
+    """Take a reference to the blocks of a cached segment before block `stop`."""
+    t = s.tickets[ticket]
+    if stop < s.segments[segment].high:
+        segment = split(s, t.rank, segment, stop)
+    row = s.segments[segment]
+    if row.refs == 0:
+        claim(s, t.rank, segment)
+    row.refs += 1
+    t.segment = segment
+    t.named = row.high
 
-    Where the name is cached already, the request shares that block and gives its copy back.
+
+@kernel
+def register(s: Sim, ticket: int, source: int, count: int) -> None:
+    """Name the blocks of a ticket up to block `count`, which it holds without names.
+
+    Where the name is cached already, the ticket shares that block and gives its copy back.
     """
-    rank = s.ranks[r]
-    pool = s.pools[rank.pool]
-    tokens = s.rules[0].id_tokens
-    names = s.name_start[source]
-    j = first
-    while j < count:
-        depth = ((j + 1) * pool.block - 1) // tokens
-        low = depth * tokens // pool.block
-        stop = min(count, (depth + 1) * tokens // pool.block)
-        node = s.name[names + depth]
-        page = find_page(s, r, node)
-        if page < 0:
-            page = add_page(s, r, node)
-        place = rank.table_at + (page - rank.page_at) * pool.span - low
-        for i in range(j, stop):
-            handle = s.table[place + i]
-            if handle < 0:
-                new_handle(s, r, place + i)
-                s.pages[page].count += 1
-            else:
-                if s.handles[handle].refs == 0:
-                    claim(s, r, handle)
-                s.handles[handle].refs += 1
-                give(s, r, pool.full)
-        j = stop
+    t = s.tickets[ticket]
+    r = t.rank
+    full = s.pools[s.ranks[r].pool].full
+    while t.named < count:
+        first = t.named
+        segment = find_segment(s, r, source, first)
+        if segment > 0:
+            row = s.segments[segment]
+            stop = parting(s, r, source, row.source, first, min(row.high, count))
+            _share(s, ticket, segment, stop)
+            give(s, r, full * (t.named - first))
+        else:
+            _name(s, ticket, source, count)
 
 
 @kernel
-def release(s: Sim, r: int, source: int, count: int) -> None:
-    """Give the first `count` named blocks back, last first."""
-    rank = s.ranks[r]
-    pool = s.pools[rank.pool]
-    tokens = s.rules[0].id_tokens
-    names = s.name_start[source]
-    j = count - 1
-    while j >= 0:
-        depth = ((j + 1) * pool.block - 1) // tokens
-        low = depth * tokens // pool.block
-        page = find_page(s, r, s.name[names + depth])
-        place = rank.table_at + (page - rank.page_at) * pool.span - low
-        for i in range(j, low - 1, -1):
-            handle = s.table[place + i]
-            s.handles[handle].refs -= 1
-            if s.handles[handle].refs == 0:
-                park(s, r, handle)
-        j = low - 1
+def _name(s: Sim, ticket: int, source: int, count: int) -> None:
+    """Enter the blocks of a ticket up to block `count` into the cache, where they are new."""
+    t = s.tickets[ticket]
+    last = s.segments[t.segment]
+    if t.segment > 0 and last.refs == 1 and last.children == 0:
+        last.source = source
+        last.high = count
+    else:
+        t.segment = add_segment(s, t.rank, source, t.named, count, t.segment)
+    t.named = count
 
 
 @kernel
-def pin(s: Sim, r: int, source: int, count: int, change: int) -> int:
-    """Add `change` to the finished prefills that wait with each of the first `count` blocks; how
-    many blocks so became, or are no longer, part of what such prefills hold."""
-    rank = s.ranks[r]
-    pool = s.pools[rank.pool]
-    tokens = s.rules[0].id_tokens
-    names = s.name_start[source]
+def release(s: Sim, ticket: int) -> None:
+    """Give the named blocks of a ticket back, last first."""
+    t = s.tickets[ticket]
+    segment = t.segment
+    while segment > 0:
+        row = s.segments[segment]
+        parent = row.parent
+        row.refs -= 1
+        if row.refs == 0:
+            park(s, t.rank, segment)
+        segment = parent
+    t.segment = 0
+    t.named = 0
+
+
+@kernel
+def pin(s: Sim, ticket: int, change: int) -> int:
+    """Add `change` to the finished prefills that wait with the named blocks of a ticket; how many
+    blocks so became, or are no longer, part of what such prefills hold."""
     turned = 0
-    j = 0
-    while j < count:
-        depth = ((j + 1) * pool.block - 1) // tokens
-        low = depth * tokens // pool.block
-        stop = min(count, (depth + 1) * tokens // pool.block)
-        page = find_page(s, r, s.name[names + depth])
-        place = rank.table_at + (page - rank.page_at) * pool.span - low
-        for i in range(j, stop):
-            handle = s.handles[s.table[place + i]]
-            if min(handle.pins, handle.pins + change) == 0:
-                turned += change
-            handle.pins += change
-        j = stop
+    segment = s.tickets[ticket].segment
+    while segment > 0:
+        row = s.segments[segment]
+        if min(row.pins, row.pins + change) == 0:
+            turned += change * (row.high - row.low)
+        row.pins += change
+        segment = row.parent
     return turned

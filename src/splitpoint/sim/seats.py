@@ -159,14 +159,10 @@ def free_blocks(s: Sim, ticket: int, blocks: int) -> None:
     """Give back all `blocks` of a ticket: anonymous ones first, then the prompt from its end."""
     t = s.tickets[ticket]
     r = t.rank
-    request = request_of(s, ticket)
     anonymous = blocks - s.pools[s.ranks[r].pool].full * t.named
     if anonymous > 0:
         give(s, r, anonymous)
-    if t.named > 0:
-        after = s.after[request]
-        release(s, r, after if after >= 0 else request, t.named)
-    t.named = 0
+    release(s, ticket)
     t.blocks = 0
 
 

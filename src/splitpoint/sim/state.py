@@ -97,13 +97,12 @@ RANK = _columns(
     "preemptions",
     "hits",
     "queried",
-    "handle_free",
-    "handle_at",
-    "page_free",
-    "page_at",
-    "table_at",
-    "hash_at",
-    "hash_mask",
+    "segments",
+    "segment_at",
+    "segment_next",
+    "segment_free",
+    "index_at",
+    "index_mask",
 )
 REQUEST = _columns(
     "isl",
@@ -136,14 +135,14 @@ TICKET = _columns(
     "chunk",
     "blocks",
     "named",
+    "segment",
     "step0",
     "demand",
     "backlog",
     "gone",
 )
 FLOW = _columns("work", "since", "joined", "source", "sink")
-HANDLE = _columns("refs", "pins", "before", "home")
-PAGE = _columns("node", "count")
+SEGMENT = _columns("key", "source", "low", "high", "refs", "pins", "parent", "children", "before")
 RULES = _columns(
     "requests",
     "split",
@@ -188,8 +187,8 @@ CLOCK = _columns(
 class Sim:
     """Everything the event loop reads and writes.
 
-    Prefix cache, all ranks together: a handle is a named block (one per full group), a page the
-    blocks of one trie node, `hash_node` and `hash_page` find the page of a node on a rank.
+    `segments` and `index` are the prefix caches of all ranks, each rank with rows and slots of its
+    own; `idle` queues the segments that nobody holds. A block of theirs is one per full group.
     """
 
     rules: Rows
@@ -203,11 +202,8 @@ class Sim:
     ranks: Rows
     requests: Rows
     tickets: Rows
-    handles: Rows
-    pages: Rows
-    table: Longs
-    hash_node: Longs
-    hash_page: Longs
+    segments: Rows
+    index: Longs
     name_start: Longs
     name: Longs
     cover: Longs
