@@ -105,6 +105,8 @@ class Rank:
     demand: int = 0
     backlog: int = 0
     preempted: bool = False
+    kind: str = ""
+    due: list[Seat] = field(default_factory=list)
     busy: int = 0
     steps: dict[str, int] = field(default_factory=lambda: {"p": 0, "d": 0, "m": 0})
     preemptions: int = 0
@@ -249,6 +251,7 @@ class Engine:
     busy: bool = False
     start: int = 0
     end: int = 0
+    lasts: int = -1
     looks: bool = False
 
 
@@ -570,7 +573,7 @@ class Oracle:
     def withdraw(self, seat: Seat) -> None:
         if seat.state in ("out", "held", "pulling"):
             return
-        if seat.state in ("filling", "fresh", "decoding") and seat.rank.engine.busy:
+        if seat.state in ("filling", "fresh", "decoding", "ending") and seat.rank.engine.busy:
             seat.gone = True
             return
         if seat.state != "coming":
@@ -591,17 +594,65 @@ class Oracle:
 
     def begin(self, engine: Engine) -> None:
         engine.looks = False
-        longest = -1
+        ahead = engine.ranks[0].spec.batches_in_flight > 1
+        if engine.lasts < 0:
+            self.compose(engine)
+        if engine.lasts < 0:
+            engine.looks = any(rank.preempted for rank in engine.ranks)
+            return
+        engine.busy = True
+        engine.start = self.now
+        engine.end = self.now + engine.lasts
+        engine.lasts = -1
+        for rank in engine.ranks:
+            if rank.kind:
+                rank.steps[rank.kind] += 1
+        if ahead:
+            self.advance(engine)
+            self.compose(engine)
+
+    def compose(self, engine: Engine) -> None:
+        """Fill the next step."""
         for rank in engine.ranks:
             self.schedule(rank)
-            longest = max(longest, self.seconds(rank))
+            engine.lasts = max(engine.lasts, self.seconds(rank))
+            chunks = any(s.chunk for s in rank.running)
+            rank.kind = ("m" if chunks else "d") if self.decoding(rank) else "p" if chunks else ""
             rank.log.append((self.now, *rank.state()))
-        if longest >= 0:
-            engine.busy = True
-            engine.start = self.now
-            engine.end = self.now + longest
-        elif any(rank.preempted for rank in engine.ranks):
-            engine.looks = True
+
+    def advance(self, engine: Engine) -> None:
+        """Every request stands as it will after the step; what the step gives is due at its end."""
+        for rank in engine.ranks:
+            ended = []
+            fresh = [s for s in rank.running if s.state == "fresh"]
+            for seat in rank.running:
+                if seat.state == "decoding":
+                    seat.stepped += 1
+                    if seat.tokens() >= seat.request.osl:
+                        ended.append(seat)
+            for seat in sorted(ended, key=lambda s: s.request.index):
+                seat.state = "ending"
+                rank.due.append(seat)
+            for seat in rank.running:
+                if seat in fresh:
+                    self.sample(seat)
+                elif seat.state == "filling" and seat.chunk:
+                    seat.computed += seat.chunk
+                    seat.chunk = 0
+                    rank.expect(seat, 0, seat.target - seat.computed)
+                    if seat.computed == seat.target:
+                        self.sample(seat)
+
+    def sample(self, seat: Seat) -> None:
+        seat.rank.due.append(seat)
+        if seat.rank.spec.role != "prefill":
+            seat.got += 1
+            if seat.got < seat.request.osl:
+                seat.state = "decoding"
+                seat.stepped = 0
+                self.trim(seat, seat.request.isl + seat.got - 1 + seat.rank.drafts)
+                return
+        seat.state = "ending"
 
     @staticmethod
     def decoding(rank: Rank) -> list[Seat]:
@@ -657,7 +708,8 @@ class Oracle:
     def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
         have = len(seat.columns) * rank.full + len(seat.loose)
         while total - have > len(rank.queue):
-            victim = rank.running[-1]
+            # One whose last token is on its way keeps its blocks.
+            victim = [s for s in rank.running if s.state != "ending"][-1]
             self.preempt(victim)
             if victim is seat:
                 return False
@@ -743,43 +795,36 @@ class Oracle:
     def complete(self, engine: Engine) -> None:
         engine.busy = False
         engine.looks = True
+        if engine.ranks[0].spec.batches_in_flight == 1:
+            self.advance(engine)
         for rank in engine.ranks:
             rank.busy += self.now - engine.start
-            decoding = self.decoding(rank)
-            chunks = any(s.chunk for s in rank.running)
-            if chunks:
-                rank.steps["m" if decoding else "p"] += 1
-            elif decoding:
-                rank.steps["d"] += 1
-            ended = []
-            for seat in decoding:
-                if seat.state == "decoding" and seat.gone:
-                    self.drop(seat)
-                elif seat.state == "decoding":
-                    seat.stepped += 1
-                    if seat.tokens() >= seat.request.osl:
-                        ended.append(seat)
-            for seat in sorted(ended, key=lambda s: s.request.index):
-                self.finish(seat)
             for seat in list(rank.running):
-                if seat.gone:
+                if seat.gone and seat.state != "ending":
                     self.drop(seat)
-                elif seat.state == "fresh":
-                    self.token(seat)
-                elif seat.chunk:
-                    seat.computed += seat.chunk
-                    seat.chunk = 0
-                    rank.expect(seat, 0, seat.target - seat.computed)
-                    if seat.computed == seat.target:
-                        self.prefilled(seat)
+            due, rank.due = rank.due, []
+            for seat in due:
+                self.settle(seat)
+
+    def settle(self, seat: Seat) -> None:
+        """What a step gave a request is there."""
+        r, rank = seat.request, seat.rank
+        if r.over:
+            if seat.state == "ending":
+                self.drop(seat)
+            return
+        if r.prefill_end < 0:
+            r.prefill_end = self.now
+        if rank.spec.role == "prefill":
+            self.prefilled(seat)
+            return
+        if r.first_token < 0:
+            r.first_token = self.now
+        if seat.state == "ending":
+            self.finish(seat)
 
     def prefilled(self, seat: Seat) -> None:
         r, rank = seat.request, seat.rank
-        if r.prefill_end < 0:
-            r.prefill_end = self.now
-        if rank.spec.role != "prefill":
-            self.token(seat)
-            return
         rank.running.remove(seat)
         self.trim(seat, r.isl + rank.drafts)
         rank.held.append(seat)
@@ -796,18 +841,6 @@ class Oracle:
         rank = seat.rank
         have = len(seat.columns) * rank.full + len(seat.loose)
         rank.resize(seat, min(have, rank.held_blocks(tokens, 1 + rank.drafts)))
-
-    def token(self, seat: Seat) -> None:
-        r = seat.request
-        if r.first_token < 0:
-            r.first_token = self.now
-        seat.got += 1
-        if seat.got == r.osl:
-            self.finish(seat)
-            return
-        seat.state = "decoding"
-        seat.stepped = 0
-        self.trim(seat, r.isl + seat.got - 1 + seat.rank.drafts)
 
     # Handoff ----------------------------------------------------------------------------------
 

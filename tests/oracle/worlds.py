@@ -67,6 +67,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         prefix_caching=random.random() < 0.6,
         curve=curve(random, seats, budget, drafts),
         acceptance=tuple(random.choice([0.0, 0.3, 0.8, 1.0]) for _ in range(drafts)),
+        batches_in_flight=random.choice([1, 2]),
     )
 
 

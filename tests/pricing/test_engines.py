@@ -6,7 +6,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import load_model
-from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.engines import resolved, rules
 
 
 def test_a_model_with_draft_layers_drafts_by_them_and_any_other_by_the_text_before() -> None:
@@ -28,3 +28,15 @@ def test_a_method_that_the_model_has_not_is_refused() -> None:
         resolved(
             Engine(drafts=2, draft_method="mtp"), None, Topology(), load_model("Qwen/Qwen3-8B")
         )
+
+
+def test_schedulers_fill_a_step_ahead_from_the_version_that_does_so_by_default() -> None:
+    one = Topology()
+    for engine, ahead in (
+        (Engine(version="0.13.0"), False),
+        (Engine(version="0.14.0"), True),
+        (Engine(async_scheduling=False), False),
+        (Engine(name="sglang", version="0.5.6"), True),
+        (Engine(name="trtllm", version="1.0.0"), True),
+    ):
+        assert rules(engine, one).overlapped is ahead

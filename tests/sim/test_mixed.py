@@ -193,3 +193,35 @@ def test_without_series_the_run_has_no_rows_and_the_same_requests() -> None:
     with_rows, without = simulate(mixed(), requests), simulate(mixed(), requests, series=False)
     assert len(without.series.time_s) == 0
     assert list(with_rows.requests.end_s) == list(without.requests.end_s)
+
+
+def test_what_arrives_during_a_step_joins_the_step_after_the_next_if_that_is_filled_already() -> (
+    None
+):
+    # Steps of A: 10 ms of prefill, then decodes of 10 ms at 10, 20, 30 ms. B arrives at 15 ms. The
+    # step from 20 to 30 ms is filled by then, so B's 20 tokens run from 30 to 51 ms beside A's one.
+    rows = trace(Row(isl=10, osl=50), Row(isl=20, osl=1, arrive_s=0.015))
+    for batches, start, first in ((1, 0.02, 0.041), (2, 0.02, 0.051)):
+        run = simulate(mixed(batches_in_flight=batches), rows)
+        assert run.requests.prefill_start_s[1] == start
+        assert run.requests.first_token_s[1] == pytest.approx(first, abs=1e-12)
+
+
+def test_an_asynchronous_scheduler_gives_a_seat_on_one_step_late() -> None:
+    # Two seats for three. 20 ms of prefill, then decodes end at 30 and 40 ms, A's last. The step
+    # to 50 ms was filled at 30 ms, while A had its seat: C is filled in at 40 ms and runs from 50
+    # to 61 ms, beside B.
+    run = simulate(
+        mixed(max_seqs=2, batches_in_flight=2),
+        trace(Row(isl=10, osl=3), Row(isl=10, osl=9), Row(isl=10, osl=1)),
+    )
+    assert run.requests.end_s[0] == pytest.approx(0.04, abs=1e-12)
+    assert run.requests.prefill_start_s[2] == pytest.approx(0.04, abs=1e-12)
+    assert run.requests.first_token_s[2] == pytest.approx(0.061, abs=1e-12)
+
+
+def test_an_idle_asynchronous_scheduler_starts_at_once_and_leaves_no_gaps() -> None:
+    rows = trace(Row(isl=100, osl=3))
+    one, two = (simulate(mixed(batches_in_flight=n), rows).requests for n in (1, 2))
+    assert one.first_token_s[0] == two.first_token_s[0]
+    assert one.end_s[0] == two.end_s[0]

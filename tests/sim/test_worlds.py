@@ -31,6 +31,7 @@ ONE = trace(Row(isl=10, osl=2))
         ({"acceptance": (1.5,)}, "acceptance"),
         ({"curve": curve(drafts=64)}, "token_budget"),
         ({"groups": (FULL, STATE), "prefix_caching": True, "token_budget": 8}, "token_budget"),
+        ({"batches_in_flight": 3}, "batches_in_flight"),
     ],
 )
 def test_a_pool_that_cannot_be_is_refused(changes: dict[str, Any], where: str) -> None:

@@ -65,8 +65,7 @@ class Span(Record, frozen=True, kw_only=True):
 class CurveFit(Record, frozen=True, kw_only=True):
     """A fitted curve, how well it fits, and where it was seen.
 
-    `delay_s`: seconds from a request's arrival until the scheduler can take it, beyond the step
-    in progress: front end, and the step that an asynchronous scheduler has filled already.
+    `delay_s`: seconds from a request's arrival until the scheduler sees it, as a front end takes.
     `pace_error`, `ttft_error`: root mean square of the relative residuals of the time from first
     to last token, and the median of the absolute ones of TTFT (queues magnify chance).
     `batch`: sequences that decoded together on one KV pool, `context`: their summed tokens, while

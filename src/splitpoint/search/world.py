@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
+from splitpoint.pricing.engines import rules
 from splitpoint.pricing.handoff import handoff
 from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
@@ -129,4 +130,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         curve=ready.curve,
         acceptance=ready.acceptance,
         gpus=ready.topology.gpus,
+        batches_in_flight=2 if rules(engine, ready.topology).overlapped else 1,
     )

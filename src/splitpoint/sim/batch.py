@@ -25,6 +25,7 @@ from splitpoint.sim.seats import (
     leave_queue,
     leave_seat,
     request_of,
+    scheduled_blocks,
 )
 from splitpoint.sim.state import DECODING, FILLING, PULLING, REMOTE, WAITING, Sim
 
@@ -88,8 +89,7 @@ def _preempt(s: Sim, ticket: int) -> None:
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
     if t.state == DECODING:
-        step = s.engines[rank.engine].steps
-        blocks = decoder_blocks(s, ticket, step if rank.granted == 1 else step - 1)
+        blocks = scheduled_blocks(s, ticket)
         leave_decoders(s, ticket)
     else:
         blocks = t.blocks

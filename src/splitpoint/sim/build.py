@@ -89,7 +89,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         after=naming.after,
         idle=chain(len(ranks), room.segments),
         places=chain(LISTS * len(ranks), len(tickets)),
-        filling=chain(len(ranks), len(tickets)),
+        filling=chain(2 * len(ranks), len(tickets)),
         seats=np.zeros(_seat_places(pools, ranks), np.int64),
         last_step=np.zeros(len(tickets), np.int64),
         seat_pos=np.zeros(len(tickets), np.int64),
@@ -167,6 +167,8 @@ def _check_pool(pool: PoolSpec) -> None:
             raise PlanError(f"{where}.{name}", f"{value}", "at least 1")
     if pool.kv_blocks < 0 or pool.in_flight < 0:
         raise PlanError(where, "negative kv_blocks or in_flight", "at least 0")
+    if pool.batches_in_flight not in (1, 2):
+        raise PlanError(f"{where}.batches_in_flight", f"{pool.batches_in_flight}", "1 or 2")
     if not pool.groups:
         raise PlanError(f"{where}.groups", "no groups", "at least one group of layers")
     drafts = pool.curve.drafts
@@ -246,6 +248,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
         row.hybrid = any(g.kind == "state" for g in pool.groups)
         row.aligned = _aligned(pool)
         row.plain = curve.drafts == 0 and not sliding
+        row.ahead = pool.batches_in_flight - 1
         row.usable = max(0, pool.kv_blocks - 1)
         row.in_flight = pool.in_flight
         row.windows = len(sliding)
@@ -277,6 +280,7 @@ def _engines(world: World, pools: Rows) -> tuple[Rows, Rows]:
             engines[e].pool = p
             engines[e].first = r
             engines[e].ranks = pool.dp
+            engines[e].lasts = -1
             for _ in range(pool.dp):
                 rank = ranks[r]
                 rank.engine = e

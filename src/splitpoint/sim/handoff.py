@@ -60,7 +60,7 @@ def deliver(s: Sim, q: int, now: int) -> None:
     touch(s, rank.engine, now)
     rank.dirty = 1
     if s.requests[q].over == 1:
-        drop(s, ticket, 0)
+        drop(s, ticket)
         return
     s.requests[q].transfer_end = now
     pool = s.pools[rank.pool]

@@ -14,6 +14,7 @@ from splitpoint.sim.state import (
     COMING,
     DECODING,
     DONE,
+    ENDING,
     FILLING,
     FLOWED,
     FRESH,
@@ -111,7 +112,7 @@ def end(s: Sim, q: int, outcome: int, now: int) -> None:
 
 
 @kernel
-def finish(s: Sim, q: int, ticket: int, blocks: int, now: int) -> None:
+def finish(s: Sim, q: int, ticket: int, now: int) -> None:
     """The last token of request `q` is out: name the blocks it filled and give all back."""
     t = s.tickets[ticket]
     rank = s.ranks[t.rank]
@@ -122,7 +123,7 @@ def finish(s: Sim, q: int, ticket: int, blocks: int, now: int) -> None:
         request = s.requests[q]
         full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
         register(s, ticket, source, full)
-    free_blocks(s, ticket, blocks)
+    free_blocks(s, ticket, t.blocks)
     expect(s, ticket, 0, 0)
     rank.load -= 1
     rank.dirty = 1
@@ -159,17 +160,16 @@ def _withdraw(s: Sim, ticket: int, now: int) -> None:
     e = s.ranks[t.rank].engine
     if state in (WAITING, REMOTE, LOADED, FLOWED):
         touch(s, e, now)
-        drop(s, ticket, 0)
+        drop(s, ticket)
     elif state == COMING:
-        drop(s, ticket, 0)
-    elif state in (FILLING, FRESH, DECODING):
+        drop(s, ticket)
+    elif state in (FILLING, FRESH, DECODING, ENDING):
         touch(s, e, now)
         if s.engines[e].busy == 1:
             t.gone = 1
-            if state == DECODING:
-                s.ranks[t.rank].leavers += 1
+            s.ranks[t.rank].leavers += 1
         else:
-            drop(s, ticket, 0)
+            drop(s, ticket)
 
 
 @kernel

@@ -22,13 +22,12 @@ from splitpoint.sim.seats import (
     join_decoders,
     leave_decoders,
     leave_fresh,
-    leave_seat,
     request_of,
 )
 from splitpoint.sim.series import close, record
 from splitpoint.sim.state import (
     ABORTED,
-    DECODING,
+    ENDING,
     FLOWED,
     FRESH,
     HELD,
@@ -37,7 +36,7 @@ from splitpoint.sim.state import (
     TIMED_OUT,
     Sim,
 )
-from splitpoint.sim.steps import elapsed, sync, touch
+from splitpoint.sim.steps import elapsed, step_seconds, sync, touch
 
 
 @entry
@@ -145,7 +144,11 @@ def _move(s: Sim, q: int, now: int) -> None:
 
 @kernel
 def _start(s: Sim, now: int) -> None:
-    """The first engine with something new to look at begins its next step, if it has one."""
+    """The first engine with something new to look at begins its next step, if it has one.
+
+    With asynchronous scheduling that step was filled when the one before it began, and the next
+    one is filled now, as if this one were over.
+    """
     clock = s.clock[0]
     e = s.waits[0]
     clock.waits -= 1
@@ -153,44 +156,79 @@ def _start(s: Sim, now: int) -> None:
         s.waits[i] = s.waits[i + 1]
     engine = s.engines[e]
     engine.waits = 0
+    ahead = s.pools[engine.pool].ahead
+    if engine.lasts < 0:
+        _compose(s, e, now)
+    if engine.lasts < 0:
+        if engine.yielded == 1:
+            # The last running request gave way: an empty step, and the next one may admit.
+            touch(s, e, now)
+        return
+    engine.first_step = engine.lasts
+    engine.start = now
+    engine.synced = 1
+    engine.busy = 1
+    engine.leap = 1
+    steady = engine.steady
+    _count_steps(s, e)
+    if ahead == 1:
+        engine.steps += 1
+        for r in range(engine.first, engine.first + engine.ranks):
+            _advance(s, r, 1)
+            if s.filling.head[len(s.ranks) + r] >= 0:
+                steady = 0
+        _compose(s, e, now)
+        if engine.lasts < 0 or engine.yielded == 1 or engine.steady == 0:
+            steady = 0
+    else:
+        engine.lasts = -1
+    if steady == 1 and s.rules[0].leaps == 1:
+        engine.leap = _longest_leap(s, e)
+    s.busy_key[e] = now + elapsed(s, e, engine.leap)
+    clock.busy = heap.push(s.busy, clock.busy, s.busy_key, s.busy_pos, e)
+
+
+@kernel
+def _compose(s: Sim, e: int, now: int) -> None:
+    """Fill the next step of engine `e`: how long it `lasts` (-1: there is none), whether it is
+    `steady`, that is, only decodes and is followed by others like it until something changes, and
+    whether some rank `yielded`, that is, preempted."""
+    engine = s.engines[e]
     pool = s.pools[engine.pool]
-    drafts = pool.drafts
-    longest = -1
-    single = s.rules[0].leaps == 0
-    preempted = False
+    engine.lasts = -1
+    engine.steady = 1
+    engine.yielded = 0
     for r in range(engine.first, engine.first + engine.ranks):
         schedule(s, r, now)
         rank = s.ranks[r]
         n = rank.decoders
-        if n + rank.chunk > 0:
+        rank.kind = (n > 0) + 2 * (rank.chunk > 0)
+        if rank.kind > 0:
             rank.slope = s.context[pool.decode_at + n]
             if rank.chunk == 0:
                 rank.work = s.decode[pool.decode_at + n]
             else:
-                rank.work = s.mixed[pool.mixed_at + n * (1 + drafts) + rank.chunk]
+                rank.work = s.mixed[pool.mixed_at + n * (1 + pool.drafts) + rank.chunk]
             lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs
-            longest = max(longest, lasts)
-        preempted = preempted or rank.preempted == 1
+            engine.lasts = max(engine.lasts, lasts)
+        if rank.preempted == 1:
+            engine.yielded = 1
         if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
-            single = True
+            engine.steady = 0
         if rank.dirty == 1:
             rank.dirty = 0
             record(s, r, now)
-    if longest < 0:
-        if preempted:
-            # The last running request gave way: an empty step, and the next one may admit.
-            touch(s, e, now)
-        return
-    leap = 1
-    if not single:
-        leap = _longest_leap(s, e)
-    engine.first_step = longest
-    engine.start = now
-    engine.leap = leap
-    engine.synced = 1
-    engine.busy = 1
-    s.busy_key[e] = now + elapsed(s, e, leap)
-    clock.busy = heap.push(s.busy, clock.busy, s.busy_key, s.busy_pos, e)
+
+
+@kernel
+def _count_steps(s: Sim, e: int) -> None:
+    """Count the step that begins by its kind on each rank."""
+    engine = s.engines[e]
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        rank.decode_steps += rank.kind == 1
+        rank.prefill_steps += rank.kind == 2
+        rank.mixed_steps += rank.kind == 3
 
 
 @kernel
@@ -239,94 +277,122 @@ def _complete(s: Sim, e: int, now: int) -> None:
     clock.busy = heap.remove(s.busy, clock.busy, s.busy_key, s.busy_pos, e)
     sync(s, e, engine.leap)
     engine.busy = 0
-    engine.steps += engine.leap
+    ahead = s.pools[engine.pool].ahead
+    more = engine.leap - ahead
+    if ahead == 1 and more > 0:
+        engine.lasts = step_seconds(s, e, engine.leap)
+    engine.steps += more
     lasts = now - engine.start
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
         rank.busy += lasts
-        if rank.chunk > 0:
-            if rank.decoders > 0:
-                rank.mixed_steps += 1
-            else:
-                rank.prefill_steps += 1
-        elif rank.decoders > 0:
-            rank.decode_steps += engine.leap
-        rank.context += rank.rate * engine.leap
+        if engine.leap > 1 and rank.decoders > 0:
+            rank.decode_steps += engine.leap - 1
+        if ahead == 0:
+            _advance(s, r, more)
+        else:
+            rank.context += rank.rate * more
         if rank.leavers > 0:
             _drop_leavers(s, r)
-        _end_decodes(s, r, engine.steps, now)
-        _end_chunks(s, r, now)
-        rank.chunk = 0
+        _settle(s, r, now)
     touch(s, e, now)
 
 
 @kernel
-def _drop_leavers(s: Sim, r: int) -> None:
-    """Decoding requests whose clients went away during the step leave with it."""
-    ticket = s.places.head[LISTS * r + RUNNING]
-    while ticket >= 0:
-        after = s.places.next[ticket]
-        t = s.tickets[ticket]
-        if t.gone == 1 and t.state == DECODING:
-            drop(s, ticket, 1)
-        ticket = after
-    s.ranks[r].leavers = 0
-
-
-@kernel
-def _end_decodes(s: Sim, r: int, steps: int, now: int) -> None:
+def _advance(s: Sim, r: int, count: int) -> None:
+    """Rank `r` stands as its batch will after the step (the last of `count`, all decodes): what
+    that step gives is listed as due, in order: last tokens, then chunks."""
     rank = s.ranks[r]
+    rank.context += rank.rate * count
+    rank.granted = 0
+    steps = s.engines[rank.engine].steps
     while rank.decoders > rank.fresh:
         ticket = s.seats[rank.seats_at]
         if s.last_step[ticket] != steps:
             break
-        blocks = decoder_blocks(s, ticket, steps - 1)
+        s.tickets[ticket].blocks = decoder_blocks(s, ticket, steps - 1)
         leave_decoders(s, ticket)
-        leave_seat(s, ticket)
-        finish(s, request_of(s, ticket), ticket, blocks, now)
-
-
-@kernel
-def _end_chunks(s: Sim, r: int, now: int) -> None:
+        _end(s, ticket)
+        chain.append(s.filling, len(s.ranks) + r, ticket)
     ticket = s.filling.head[r]
     while ticket >= 0:
         after = s.filling.next[ticket]
         t = s.tickets[ticket]
-        if t.gone == 1:
-            drop(s, ticket, 1)
-        elif t.state == FRESH:
+        if t.state == FRESH:
             leave_fresh(s, ticket, 1)
-            _first_token(s, ticket, now)
+            _sample(s, ticket)
         elif t.chunk > 0:
             t.computed += t.chunk
             t.chunk = 0
             expect(s, ticket, 0, t.target - t.computed)
             if t.computed == t.target:
                 chain.unlink(s.filling, r, ticket)
-                if s.pools[s.ranks[r].pool].role == PREFILL:
-                    _hand_over(s, ticket, now)
-                else:
-                    request = s.requests[request_of(s, ticket)]
-                    if request.prefill_end < 0:
-                        request.prefill_end = now
-                    _first_token(s, ticket, now)
+                _sample(s, ticket)
         ticket = after
+    rank.chunk = 0
 
 
 @kernel
-def _first_token(s: Sim, ticket: int, now: int) -> None:
-    """A step gave the first token of a request, or the next one after a preemption."""
+def _sample(s: Sim, ticket: int) -> None:
+    """The step gives the first token of a request, or the next one after a preemption."""
     t = s.tickets[ticket]
-    q = request_of(s, ticket)
-    request = s.requests[q]
-    if request.first_token < 0:
-        request.first_token = now
+    chain.append(s.filling, len(s.ranks) + t.rank, ticket)
+    if s.pools[s.ranks[t.rank].pool].role == PREFILL:
+        _end(s, ticket)
+        return
     t.got += 1
-    if t.got == request.osl:
-        leave_seat(s, ticket)
-        finish(s, q, ticket, t.blocks, now)
+    if t.got == s.requests[request_of(s, ticket)].osl:
+        _end(s, ticket)
     else:
         join_decoders(s, ticket)
+
+
+@kernel
+def _end(s: Sim, ticket: int) -> None:
+    """A request has nothing to compute after the step; it keeps seat and blocks until its end."""
+    t = s.tickets[ticket]
+    t.state = ENDING
+    chain.unlink(s.places, LISTS * t.rank + RUNNING, ticket)
+
+
+@kernel
+def _drop_leavers(s: Sim, r: int) -> None:
+    """Running requests whose clients went away during the step leave with it."""
+    ticket = s.places.head[LISTS * r + RUNNING]
+    while ticket >= 0:
+        after = s.places.next[ticket]
+        if s.tickets[ticket].gone == 1:
+            drop(s, ticket)
+        ticket = after
+    s.ranks[r].leavers = 0
+
+
+@kernel
+def _settle(s: Sim, r: int, now: int) -> None:
+    """What was due from the step of rank `r` is there."""
+    due = len(s.ranks) + r
+    ticket = s.filling.head[due]
+    while ticket >= 0:
+        after = s.filling.next[ticket]
+        chain.unlink(s.filling, due, ticket)
+        t = s.tickets[ticket]
+        q = request_of(s, ticket)
+        request = s.requests[q]
+        if request.over == 1:
+            if t.state == ENDING:
+                drop(s, ticket)
+        else:
+            if request.prefill_end < 0:
+                request.prefill_end = now
+            if s.pools[s.ranks[r].pool].role == PREFILL:
+                _hand_over(s, ticket, now)
+            else:
+                if request.first_token < 0:
+                    request.first_token = now
+                if t.state == ENDING:
+                    s.ranks[r].running -= 1
+                    finish(s, q, ticket, now)
+        ticket = after
 
 
 @kernel
@@ -336,8 +402,7 @@ def _hand_over(s: Sim, q: int, now: int) -> None:
     rank = s.ranks[t.rank]
     pool = s.pools[rank.pool]
     request = s.requests[q]
-    request.prefill_end = now
-    leave_seat(s, q)
+    rank.running -= 1
     keep = held(pool, s.windows, request.isl + pool.drafts, 1 + pool.drafts)
     if t.blocks > keep:
         give(s, t.rank, t.blocks - keep)

@@ -10,7 +10,17 @@ from splitpoint.sim.blocks import ceil_div, give, held
 from splitpoint.sim.draws import ONE
 from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import release
-from splitpoint.sim.state import DECODING, FILLING, FRESH, LOADED, OUT, REMOTE, WAITING, Sim
+from splitpoint.sim.state import (
+    DECODING,
+    ENDING,
+    FILLING,
+    FRESH,
+    LOADED,
+    OUT,
+    REMOTE,
+    WAITING,
+    Sim,
+)
 
 QUEUE, READY, RUNNING = 0, 1, 2
 LISTS = 3
@@ -55,6 +65,14 @@ def decoder_blocks(s: Sim, ticket: int, step: int) -> int:
     drafts = pool.drafts
     tokens = s.requests[request_of(s, ticket)].isl + generated(s, ticket, step) + 2 * drafts
     return held(pool, s.windows, tokens, 1 + drafts)
+
+
+@kernel
+def scheduled_blocks(s: Sim, ticket: int) -> int:
+    """Blocks a decoding ticket holds for the steps filled so far."""
+    rank = s.ranks[s.tickets[ticket].rank]
+    steps = s.engines[rank.engine].steps
+    return decoder_blocks(s, ticket, steps if rank.granted == 1 else steps - 1)
 
 
 @kernel
@@ -183,9 +201,8 @@ def leave_seat(s: Sim, ticket: int) -> None:
 
 
 @kernel
-def drop(s: Sim, ticket: int, stepped: int) -> None:
-    """Remove a ticket, wherever it stands between steps, and all it holds; `stepped` is 1 when
-    it was in the step that just ended."""
+def drop(s: Sim, ticket: int) -> None:
+    """Remove a ticket, wherever it stands between steps, and all it holds."""
     t = s.tickets[ticket]
     rank = s.ranks[t.rank]
     if t.state in (WAITING, REMOTE):
@@ -194,12 +211,14 @@ def drop(s: Sim, ticket: int, stepped: int) -> None:
         chain.unlink(s.filling, t.rank, ticket)
         leave_seat(s, ticket)
     elif t.state == FRESH:
-        leave_fresh(s, ticket, stepped)
+        leave_fresh(s, ticket, 0)
         leave_seat(s, ticket)
     elif t.state == DECODING:
-        t.blocks = decoder_blocks(s, ticket, s.engines[rank.engine].steps - 1)
+        t.blocks = scheduled_blocks(s, ticket)
         leave_decoders(s, ticket)
         leave_seat(s, ticket)
+    elif t.state == ENDING:
+        rank.running -= 1
     elif t.state == LOADED:
         chain.unlink(s.places, LISTS * t.rank + READY, ticket)
     free_blocks(s, ticket, t.blocks)

@@ -20,8 +20,10 @@ PICOS = 10**12
 # Where a ticket stands. REMOTE waits in a decode queue for blocks, PULLING has them and waits for
 # its KV, FLOWED has all KV of a layerwise pull before prefill ends, LOADED waits for a seat,
 # FRESH computes the last prompt token on the decode side, HELD is prefilled and not yet pulled,
-# COMING is routed to a decode instance and still with its prefill instance.
+# COMING is routed to a decode instance and still with its prefill instance, ENDING has its last
+# token (or, on a prefill instance, chunk) in the step in progress.
 OUT, WAITING, FILLING, DECODING, HELD, REMOTE, PULLING, FLOWED, LOADED, FRESH, COMING = range(11)
+ENDING = 11
 
 # Outcomes of a request, as run.OUTCOMES numbers them.
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
@@ -46,6 +48,7 @@ POOL = _columns(
     "aligned",
     "hybrid",
     "plain",
+    "ahead",
     "usable",
     "in_flight",
     "windows",
@@ -56,7 +59,19 @@ POOL = _columns(
     "span",
 )
 ENGINE = _columns(
-    "pool", "first", "ranks", "start", "first_step", "steps", "leap", "synced", "busy", "waits"
+    "pool",
+    "first",
+    "ranks",
+    "start",
+    "first_step",
+    "steps",
+    "leap",
+    "synced",
+    "busy",
+    "waits",
+    "lasts",
+    "steady",
+    "yielded",
 )
 RANK = _columns(
     "engine",
@@ -79,6 +94,7 @@ RANK = _columns(
     "preempted",
     "fresh",
     "leavers",
+    "kind",
     "chunk",
     "pairs",
     "work",

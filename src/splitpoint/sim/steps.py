@@ -18,11 +18,13 @@ def step_seconds(s: Sim, e: int, j: int) -> int:
     engine = s.engines[e]
     if j == 0:
         return int(engine.first_step)
+    ahead = s.pools[engine.pool].ahead
     longest = 0
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
         if rank.decoders > 0:
-            lasts = rank.work + rank.slope * ((rank.context + j * rank.rate) >> 20)
+            context = rank.context + (j - ahead) * rank.rate
+            lasts = rank.work + rank.slope * (context >> 20)
             longest = max(longest, lasts)
     return int(longest)
 
@@ -35,8 +37,10 @@ def elapsed(s: Sim, e: int, count: int) -> int:
         return int(engine.first_step)
     if engine.ranks == 1 and s.pools[engine.pool].drafts == 0:
         rank = s.ranks[engine.first]
-        context = count * (rank.context >> 20) + (rank.rate >> 20) * (count * (count - 1) // 2)
-        return int(count * rank.work + rank.slope * context)
+        more = count - 1
+        second = (rank.context >> 20) + (1 - s.pools[engine.pool].ahead) * (rank.rate >> 20)
+        context = more * second + (rank.rate >> 20) * (more * (more - 1) // 2)
+        return int(engine.first_step + more * rank.work + rank.slope * context)
     total = 0
     for j in range(count):
         total += step_seconds(s, e, j)

@@ -12,6 +12,8 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     that step together; `kv_blocks` counts one rank's blocks (block 0 is never used),
     `token_budget` and `max_seqs` hold per rank. `acceptance[k]`: chance that draft k+1 is
     accepted when the ones before it were; drafts beyond its length are never accepted.
+    `batches_in_flight`: 2 where the scheduler fills a step while the one before it runs
+    (asynchronous scheduling), 1 where it waits for that one's end.
     """
 
     role: Role
@@ -27,6 +29,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     curve: StepCurve
     acceptance: tuple[float, ...] = ()
     gpus: int = 1
+    batches_in_flight: int = 1
 
 
 class Scores(Record, frozen=True, kw_only=True):

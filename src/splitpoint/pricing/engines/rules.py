@@ -33,7 +33,8 @@ class Rules(Record, frozen=True, kw_only=True):
     block. "free": groups of any shape, the widest is the block. Before, groups were cut to the
     count of full layers, and a block was "dense" (the widest group), "slots" (for each page size
     the most that a group has of it) or "tuples" (of every size as many as the longest row); the
-    last two weighed blocks by their bytes in the concurrency they printed.
+    last two weighed blocks by their bytes in the concurrency they printed. `overlapped`: the
+    scheduler fills a step while the one before it runs.
     """
 
     batches_in_flight: int
@@ -48,6 +49,7 @@ class Rules(Record, frozen=True, kw_only=True):
     pages_equal: bool = True
     block_is_grain: bool = True
     packing: Packing = "free"
+    overlapped: bool = False
 
 
 def version_of(engine: Engine) -> Version:

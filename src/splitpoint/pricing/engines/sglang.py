@@ -58,6 +58,8 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         sampler_copies=3.5,
         draft_copies=4.1,
         pages_equal=False,
+        # managers/scheduler.py event_loop_overlap, the default since 0.4 (December 2024).
+        overlapped=engine.async_scheduling and topology.pp == 1,
     )
 
 

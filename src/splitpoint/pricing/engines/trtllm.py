@@ -52,6 +52,8 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         sampler_copies=3.5,
         draft_copies=4.1,
         pages_equal=False,
+        # llmapi/llm_args.py, 1.0: disable_overlap_scheduler is off by default.
+        overlapped=engine.async_scheduling and topology.pp == 1,
     )
 
 

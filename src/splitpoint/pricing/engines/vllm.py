@@ -82,6 +82,8 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         draft_copies=4.1,
         block_is_grain=version >= (0, 20),
         packing=_packing(version),
+        # The default since 0.14 (January 2026, pull request 27614; before, a flag of its own).
+        overlapped=engine.async_scheduling and topology.pp == 1 and version >= (0, 14),
     )
 
 
