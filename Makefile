@@ -5,7 +5,7 @@ PLAN ?= examples/agentic-h20.toml
 OUT ?= out/plan
 JOBS ?= 2
 
-.PHONY: plan test lint validate bench clean
+.PHONY: plan test lint validate bench accuracy clean
 
 .venv/.runtime: pyproject.toml
 	@if command -v uv >/dev/null 2>&1; then \
@@ -42,6 +42,12 @@ validate: .venv/.dev
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/simulate_speed.py
+
+# Measured rows of the aic extra's wheel (and ../shared) against the prediction, into docs/accuracy.md.
+# ARGS=--held-out takes the test rows instead: once a release.
+accuracy: .venv/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[aic]"
+	$(BIN)/python -m benchmarks.accuracy --write --jobs $(JOBS) $(ARGS)
 
 clean:
 	rm -rf .venv out build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

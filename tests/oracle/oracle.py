@@ -297,7 +297,7 @@ class Oracle:
         self.closed = closed
         self.requests = self._requests(trace, seed)
         self.arrivals = {
-            r.index: picos(float(trace.arrive_s[r.index]))
+            r.index: picos(float(trace.arrive_s[r.index])) + self.front(r)
             for r in self.requests
             if not (closed and any(o.next is r for o in self.requests))
         }
@@ -309,6 +309,10 @@ class Oracle:
         self.sticky: dict[tuple[int, int], Rank] = {}
         # Per side: which rank was last sent each start of a prompt, least recent first.
         self.trees: tuple[dict[tuple[int, ...], Rank], ...] = ({}, {})
+
+    def front(self, r: Request) -> int:
+        """What a request takes from its client to the router."""
+        return picos(self.world.front_s) + r.isl * picos(self.world.front_token_s)
 
     def _requests(self, trace: Trace, seed: int) -> list[Request]:
         decoder = self.specs[-1]
@@ -494,7 +498,7 @@ class Oracle:
         return rank.held_blocks(last, max(spec.in_flight, spec.token_budget)) <= rank.usable
 
     def arrive(self, r: Request) -> None:
-        r.arrive = self.now
+        r.arrive = self.now - self.front(r)
         if not self.fits(r, self.specs[-1]):
             self.end(r, INFEASIBLE)
             return
@@ -545,7 +549,7 @@ class Oracle:
         r.over = True
         r.end = self.now
         if self.closed and r.next is not None:
-            self.arrivals[r.next.index] = self.now + r.next.think
+            self.arrivals[r.next.index] = self.now + r.next.think + self.front(r.next)
 
     def finish(self, seat: Seat) -> None:
         r, rank = seat.request, seat.rank

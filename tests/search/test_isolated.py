@@ -25,6 +25,7 @@ from splitpoint.search.isolated import (
     turn_of,
 )
 from splitpoint.timing.curve import PICO
+from splitpoint.timing.host import host_speed
 from tests.search import small
 
 SHAPE = Shape(isl=2000, osl=101, concurrencies=(1, 4, 16))
@@ -55,11 +56,13 @@ def test_prefill_alone_is_the_time_of_full_steps() -> None:
     held = holding(small.model(), small.h20(), Topology(), ENGINE, kv_pool_gib=None)
     curve = instance(small.model(), small.h20(), held).curve
     one = found().line("prefill", "TP1", 0)[0]
-    taken = curve.mixed[2000] + curve.prefill_pair * 2000 * 2001 / 2
-    assert one.ttft_s == pytest.approx(taken * PICO, rel=1e-6)
+    taken = (curve.mixed[2000] + curve.prefill_pair * 2000 * 2001 / 2) * PICO
+    speed = host_speed(held.engine)
+    front = speed.front + 2000 * speed.front_token
+    assert one.ttft_s == pytest.approx(front + taken, rel=1e-6)
     # One user waits for its second token before the next prompt.
-    second = curve.decode[1] + curve.decode_context[1] * 2001
-    assert one.tok_s_gpu == pytest.approx(2000 / ((taken + second) * PICO), rel=1e-3)
+    second = (curve.decode[1] + curve.decode_context[1] * 2001) * PICO
+    assert one.tok_s_gpu == pytest.approx(2000 / (front + taken + second), rel=1e-3)
 
 
 def test_an_engine_without_seats_is_given_one_for_each_user() -> None:

@@ -93,6 +93,8 @@ def slower(world: World, factor: int) -> World:
         pools=tuple(replace(pool, curve=curve(pool.curve)) for pool in world.pools),
         timeout_s=None if world.timeout_s is None else world.timeout_s * factor,
         abort_s=None if world.abort_s is None else world.abort_s * factor,
+        front_s=world.front_s * factor,
+        front_token_s=world.front_token_s * factor,
     )
 
 

@@ -10,6 +10,7 @@ from splitpoint.pricing.handoff import handoff
 from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
 from splitpoint.sim.world import PoolSpec, World
+from splitpoint.timing.host import host_speed
 from splitpoint.timing.transfer import LinkSpec, link
 
 
@@ -72,6 +73,7 @@ def world(
     """The world of a candidate. `tokens`: of a typical input, for what a transfer moves beside
     its bytes per token; `transfer_bandwidth` overrides one port's bytes per second."""
     deployment = candidate.deployment
+    speed = host_speed(candidate.instances[0].engine)
     return World(
         pools=tuple(
             _pool(pool, ready)
@@ -80,6 +82,8 @@ def world(
         routing=deployment.routing,
         decode_routing=deployment.decode_routing,
         link=path(candidate, model, gpu, tokens=tokens, transfer_bandwidth=transfer_bandwidth),
+        front_s=speed.front,
+        front_token_s=speed.front_token,
     )
 
 

@@ -148,6 +148,10 @@ def _check_pools(world: World) -> bool:
             value = getattr(record, name)
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"{where}.{name}", f"{value}", "a finite number, 0 or more")
+    for name in ("front_s", "front_token_s"):
+        if not 0 <= getattr(world, name) <= LONGEST_S:
+            value = getattr(world, name)
+            raise PlanError(f"world.{name}", f"{value}", f"0 .. {LONGEST_S:,.0f} s")
     if world.abort_s is not None and not 0 <= world.abort_s <= LONGEST_S:
         raise PlanError("world.abort_s", f"{world.abort_s}", f"0 .. {LONGEST_S:,.0f} s")
     return split
@@ -309,17 +313,24 @@ def _picos(seconds: Floats) -> Longs:
     return np.rint(np.asarray(seconds, np.float64) * PICOS).astype(np.int64)
 
 
+def front(world: World, trace: Trace) -> Longs:
+    """Picoseconds of each request between its client and the router."""
+    token = round(world.front_token_s * PICOS)
+    return round(world.front_s * PICOS) + token * trace.isl.astype(np.int64)
+
+
 def _requests(trace: Trace, world: World, seed: int, closed: bool) -> Rows:
     n = len(trace)
     rows = _rows(REQUEST, n)
     rows.isl[:] = trace.isl
     rows.osl[:] = trace.osl
-    rows.think[:] = _picos(trace.think_s)
+    before = front(world, trace)
+    rows.think[:] = _picos(trace.think_s) + before
     rows.next[:] = next_turns(trace.session, trace.turn)
     rows.session[:] = np.unique(trace.session, return_inverse=True)[1]
     decoder = _ordered(world)[-1]
     rows.rate[:] = rates(seed, rows.osl - 1, decoder.curve.drafts, decoder.acceptance)
-    rows.arrive[:] = _picos(trace.arrive_s)
+    rows.arrive[:] = _picos(trace.arrive_s) + before
     for name in ("prefill_start", "prefill_end", "transfer_start", "transfer_end"):
         rows[name][:] = -1
     for name in ("first_token", "end", "prefill_rank", "decode_rank"):

@@ -5,7 +5,7 @@ import numpy as np
 from splitpoint.inputs.trace import Floats, Longs, Trace
 from splitpoint.run import Instances, Ints, Requests, Run, Series
 from splitpoint.sim import pointer  # noqa: F401 (teaches numba what a Sim is)
-from splitpoint.sim.build import build
+from splitpoint.sim.build import build, front
 from splitpoint.sim.kernel import announce
 from splitpoint.sim.loop import run
 from splitpoint.sim.state import INFEASIBLE, PICOS, UNFINISHED, Sim
@@ -38,7 +38,7 @@ def play(
         roles=tuple(pool.role for pool in world.pools),
         gpus=sum(pool.replicas * pool.gpus for pool in world.pools),
         duration_s=last / PICOS,
-        requests=_requests(s, trace),
+        requests=_requests(s, trace, world),
         instances=_instances(s, world),
         series=_series(s, series),
         notes=_notes(s, world),
@@ -55,14 +55,16 @@ def _ints(column: Longs) -> Ints:
     return np.asarray(column).astype(np.int32)
 
 
-def _requests(s: Sim, trace: Trace) -> Requests:
+def _requests(s: Sim, trace: Trace, world: World) -> Requests:
     rows = s.requests
+    # Inside, a request arrives at the router; for its client it began `front` earlier.
+    sent = np.where(rows.arrive < 0, rows.arrive, rows.arrive - front(world, trace))
     return Requests(
         isl=_ints(rows.isl),
         osl=_ints(rows.osl),
         session=trace.session.astype(np.int32),
         turn=trace.turn.astype(np.int32),
-        arrive_s=_seconds(rows.arrive),
+        arrive_s=_seconds(sent),
         prefill_start_s=_seconds(rows.prefill_start),
         prefill_end_s=_seconds(rows.prefill_end),
         transfer_start_s=_seconds(rows.transfer_start),

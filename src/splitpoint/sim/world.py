@@ -64,6 +64,8 @@ class World(Record, frozen=True, kw_only=True):
     `direct_below`: new tokens (after prefix hits) under which a request prefills on the decode
     instance itself (conditional disaggregation); 0 never. `timeout_s`: a request without a first
     token by then fails. `abort_s`: the client of a request that has not ended by then goes away.
+    `front_s` and `front_token_s`: seconds that a request, and each of its input tokens, takes from
+    its client to the router; they count in its TTFT, not towards `timeout_s` and `abort_s`.
     """
 
     pools: tuple[PoolSpec, ...]
@@ -73,5 +75,7 @@ class World(Record, frozen=True, kw_only=True):
     direct_below: int = 0
     timeout_s: float | None = None
     abort_s: float | None = None
+    front_s: float = 0.0
+    front_token_s: float = 0.0
     scores: Scores = Scores()
     tree: Tree = Tree()

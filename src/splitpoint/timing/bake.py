@@ -4,6 +4,7 @@ A decode step is linear in its summed context and a prefill step in its pairs on
 exceed every window, so two evaluations give the constant and the slope exactly.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,7 +80,9 @@ def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batc
     slowest = np.zeros_like(batch.decode)
     for stage in range(topology.pp):
         items = _stage(model, topology, engine, part, stage)
-        slowest = np.maximum(slowest, np.sum([_seconds(i, gpu, engine) for i in items], axis=0))
+        taken = [_seconds(item, gpu, engine) for item in items]
+        busy = np.sum(taken, axis=0) - _beside(items, taken, part, gpu, engine)
+        slowest = np.maximum(slowest, busy)
     return np.asarray(topology.pp * slowest)
 
 
@@ -121,6 +124,27 @@ def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
     return efficiency.seconds(item, gpu, engine.name)
 
 
+def _beside(
+    items: Sequence[Operator | Exchange],
+    taken: Sequence[Array],
+    batch: Batch,
+    gpu: Gpu,
+    engine: Engine,
+) -> Array:
+    """Seconds of a decode step's shared experts that pass beside the routed ones on a second
+    stream; the bytes of both still cross one memory."""
+    routed = np.zeros_like(batch.decode)
+    shared = np.zeros_like(batch.decode)
+    for item, seconds in zip(items, taken, strict=True):
+        if isinstance(item, Operator) and item.kind == "experts":
+            routed = routed + seconds
+        elif isinstance(item, Operator) and item.name.startswith("shared."):
+            shared = shared + seconds - item.count * item.bytes / gpu.bandwidth
+    tokens = batch.decode * (1 + engine.drafts)
+    apart = (batch.prefill == 0) & (tokens <= host.host_speed(engine).beside_tokens)
+    return np.where(apart, np.clip(shared, 0.0, routed), 0.0)
+
+
 def _line(
     model: Model,
     gpu: Gpu,
@@ -140,13 +164,12 @@ def _line(
     for stage in range(pp):
         items = _stage(model, topology, engine, _part(near, pp), stage)
         longer = _stage(model, topology, engine, _part(far, pp), stage)
-        total = np.zeros_like(length)
+        taken = [_seconds(item, gpu, engine) for item in items]
+        total = np.sum(taken, axis=0) - _beside(items, taken, _part(near, pp), gpu, engine)
         growth = np.zeros_like(length)
-        for item, more in zip(items, longer, strict=True):
-            taken = _seconds(item, gpu, engine)
-            total = total + taken
+        for item, more, once in zip(items, longer, taken, strict=True):
             if isinstance(item, Operator) and item.kind in WALKS:
-                growth = growth + _seconds(more, gpu, engine) - taken
+                growth = growth + _seconds(more, gpu, engine) - once
         works.append(pp * (total - growth))
         slopes.append(pp * growth / length)
     return Line(work=np.max(works, axis=0), slope=np.max(slopes, axis=0))

@@ -19,7 +19,10 @@ from splitpoint.timing.operators import Array
 class HostSpeed(Record, frozen=True, kw_only=True):
     """Host costs of one engine, seconds. `gap`: between steps when the next one is scheduled
     only after this one ends; `gap_async`: when it was scheduled meanwhile; `gap_sequence`: more
-    per running sequence; `launch`: one kernel launched outside a graph."""
+    per running sequence; `launch`: one kernel launched outside a graph; `front` and `front_token`:
+    from a client to the queue, a request and each of its input tokens (HTTP, tokenising, the
+    processes between, and the first token's way back). `beside_tokens`: the largest decode batch,
+    in tokens, whose shared experts run beside the routed ones on a second stream."""
 
     engine: EngineName
     gap: float
@@ -27,7 +30,12 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     gap_sequence: float
     gap_sequence_async: float
     launch: float
+    front: float
+    front_token: float
+    beside_tokens: int
     origin: str
+    front_origin: str
+    beside_origin: str
 
 
 class _Hosts(Record, frozen=True, kw_only=True):

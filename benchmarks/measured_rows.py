@@ -1,0 +1,481 @@
+"""Measured end-to-end rows of others, as records that say how each was served and loaded.
+
+Two sources: `silicon_sample.csv` of aiconfigurator-core (NVIDIA, Apache-2.0), most of it taken from
+InferenceX, and `inferencex_dsr1_configs.csv` (InferenceX, SemiAnalysis, Apache-2.0). Neither states
+the server's settings; those are read from the scripts that InferenceX publishes
+(github.com/SemiAnalysisAI/InferenceX, benchmarks/, read 2026-11-30).
+"""
+
+import csv
+import re
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from msgspec.structs import replace
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology
+from splitpoint.inputs.engine import Engine, EngineName, KvDtype
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.model import Dtype, Model
+from splitpoint.record import Record
+
+Statistic = Literal["mean", "median"]
+Mode = Literal["agg", "PD"]
+# Of the wheel's rows, those that its makers measured themselves are "own".
+Source = Literal["inferencex", "aiconfigurator", "own"]
+
+GPUS = {
+    "b200_sxm": "B200",
+    "b300_sxm": "B300",
+    "gb200": "GB200",
+    "gb300": "GB300",
+    "h100_sxm": "H100 SXM",
+    "h200_sxm": "H200",
+    "b200": "B200",
+    "b300": "B300",
+    "h100": "H100 SXM",
+    "h200": "H200",
+    "mi300x": "MI300X",
+    "mi325x": "MI325X",
+    "mi355x": "MI355X",
+}
+QUANTS: dict[str, Dtype] = {
+    "fp8": "fp8",
+    "fp8_block": "fp8",
+    "nvfp4": "nvfp4",
+    "fp4": "nvfp4",
+    "int4_wo": "int4",
+    "bf16": "bf16",
+}
+ENGINES: dict[str, EngineName] = {
+    "vllm": "vllm",
+    "sglang": "sglang",
+    "trtllm": "trtllm",
+    "trt": "trtllm",
+    "dynamo-trt": "trtllm",
+    "dynamo-sglang": "sglang",
+    "mori-sglang": "sglang",
+}
+# Names in the table whose weights are another checkpoint's, stored as the row says.
+ALIASES = {
+    "zhipuai/GLM-5": "zai-org/GLM-5",
+    "nvidia/Llama-3.1-8B-Instruct-FP8": "meta-llama/Llama-3.1-8B-Instruct",
+    "nvidia/DeepSeek-R1-NVFP4": "deepseek-ai/DeepSeek-R1",
+    "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
+}
+# benchmark_serving.py draws both lengths evenly from 0.8 to 1.0 of the nominal.
+INFERENCEX_SPREAD = 0.8
+
+
+class Hold(Record, frozen=True, kw_only=True):
+    """Decode steps that a prompt may wait although there is room for it.
+
+    `polls`: the server looks for new requests after every so many decode steps and after every
+    prefill (SGLang `--scheduler-recv-interval`). `waits`: a prompt waits so many decode steps for
+    others, until together they have `share` of the token budget (TensorRT-LLM
+    `batch_wait_timeout_iters`, `batch_wait_max_tokens_ratio`).
+    """
+
+    polls: int = 1
+    waits: int = 0
+    share: float = 0.0
+
+
+class Measured(Record, frozen=True, kw_only=True):
+    """One row: `deployment` served `model` (weights stored as `quants`: dense, experts) on `gpu` to
+    `concurrency` users who ask again at once; lengths even from `spread` to 1 of `isl` and `osl`.
+
+    `hold`: how the server was told to gather prompts before it starts them. `ttft` and `tpot` are
+    seconds, each the `statistic` over all requests of the run.
+    """
+
+    key: str
+    source: Source
+    model: str
+    quants: tuple[str, str]
+    gpu: str
+    engine: EngineName
+    mode: Mode
+    deployment: Deployment
+    concurrency: int
+    isl: int
+    osl: int
+    spread: float
+    hold: Hold
+    drafts: int
+    statistic: Statistic
+    ttft: float
+    tpot: float
+
+
+class Refused(NamedTuple):
+    """A row that cannot be priced, and why."""
+
+    key: str
+    why: str
+
+
+def is_held_out(key: str) -> bool:
+    """Rows with an odd CRC-32 are the test, run once a release."""
+    return zlib.crc32(key.encode()) % 2 == 1
+
+
+def wheel_rows(*, held_out: bool) -> Iterator[Measured | Refused]:
+    """Rows of the wheel's `silicon_sample.csv` on one side of the split."""
+    import aiconfigurator_core
+
+    path = Path(aiconfigurator_core.__file__).parent / "systems" / "silicon_sample.csv"
+    with path.open(newline="") as file:
+        for row in csv.DictReader(file):
+            if is_held_out(row["id"]) == held_out:
+                try:
+                    yield _wheel_row(row)
+                except PlanError as error:
+                    yield Refused(row["id"], str(error))
+
+
+def inferencex_rows(path: Path, *, held_out: bool) -> Iterator[Measured | Refused]:
+    """Rows of the InferenceX DeepSeek-R1 table on one side of the split."""
+    with path.open(newline="") as file:
+        lines = (line for line in file if not line.startswith("#"))
+        reader = csv.reader(lines)
+        names = next(reader)
+        for cells in reader:
+            key = "|".join(cells[:17])
+            if is_held_out(key) == held_out:
+                try:
+                    yield _inferencex_row(key, dict(zip(names, cells, strict=True)))
+                except PlanError as error:
+                    yield Refused(key, str(error))
+
+
+def as_served(model: Model, quants: tuple[str, str]) -> Model:
+    """A model whose checkpoint is stored otherwise, stored as the row says it was."""
+    gemm, moe = (QUANTS[q] for q in quants)
+    weights = model.weights
+    if weights.experts == "bf16" and weights.mlp == "bf16":
+        dense = gemm if gemm != "int4" else "bf16"
+        weights = replace(
+            weights, attention=dense, mlp=dense, state=dense, shared_experts=dense, experts=moe
+        )
+    elif weights.experts not in (moe, "mxfp4"):
+        weights = replace(weights, experts=moe)
+    return replace(model, weights=weights)
+
+
+def model_of(row: Measured) -> Model:
+    """The model of a row, from the catalogue or from the wheel's configurations."""
+    name = ALIASES.get(row.model, row.model)
+    try:
+        model = load_model(name, offline=True)
+    except PlanError:
+        import aiconfigurator_core
+
+        folder = Path(aiconfigurator_core.__file__).parent / "model_configs"
+        model = load_model(str(folder / f"{name.replace('/', '--')}_config.json"))
+    return as_served(model, row.quants)
+
+
+class _Load(NamedTuple):
+    """What the published scripts choose by: the model's short name, how many users, how long."""
+
+    model: str
+    gpu: str
+    precision: str
+    concurrency: int
+    isl: int
+    osl: int
+
+
+def _wheel_row(row: dict[str, str]) -> Measured:
+    engine = ENGINES[row["backend"]]
+    said = re.search(r"concurrency=(\d+)", row["silicon_data_source"])
+    disagg = row["mode"] == "disagg"
+    # The table's own runs (their source is a local path) are loaded by genai-perf with fixed
+    # lengths and 10 requests a user (aiconfigurator, eval/benchmarks/genai_perf_runner.py).
+    own = "aic-auto-gap-analysis" in row["silicon_data_source"]
+    concurrency = int(said.group(1)) if said else _batched(row, "decode_" if disagg else "")
+    gemm = row["gemm_quant_mode"] or row["precision"] or "bf16"
+    moe = row["moe_quant_mode"] or row["precision"] or "bf16"
+    load = _Load(
+        model=row["model_path"],
+        gpu=GPUS[row["system"]],
+        precision=row["precision"] or "bf16",
+        concurrency=concurrency,
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+    )
+    if disagg:
+        deployment = _split(
+            engine,
+            load,
+            (_instance(row, "prefill_"), _number(row["prefill_num_workers"])),
+            (_instance(row, "decode_"), _number(row["decode_num_workers"])),
+        )
+    else:
+        topology, replicas = _mixed_instance(row, concurrency, own=own)
+        settings = _own_settings(engine, load) if own else _settings(engine, load, topology)
+        deployment = Deployment(
+            pools=(Pool(role="mixed", topology=topology, replicas=replicas, engine=settings),),
+            routing="least_requests",
+        )
+    return Measured(
+        key=row["id"],
+        source="own" if own else "aiconfigurator",
+        model=row["model_path"],
+        quants=(gemm, moe),
+        gpu=load.gpu,
+        engine=engine,
+        mode="PD" if disagg else "agg",
+        deployment=deployment,
+        concurrency=concurrency,
+        isl=load.isl,
+        osl=load.osl,
+        spread=1.0 if own else INFERENCEX_SPREAD,
+        hold=Hold() if own or disagg else _hold(engine, load, deployment.pools[0].topology),
+        drafts=0,
+        # Where the same configuration is in both tables, this one has the mean.
+        statistic="mean",
+        ttft=float(row["silicon_ttft_ms"]) / 1e3,
+        tpot=float(row["silicon_tpot_ms"]) / 1e3,
+    )
+
+
+def _number(cell: str) -> int:
+    """An integer cell; 0 where it is empty."""
+    return int(float(cell)) if cell else 0
+
+
+def _batched(row: dict[str, str], side: str) -> int:
+    """Users that fill the stated batches, which are those of one attention rank."""
+    batch = _number(row[f"{side}batch_size"])
+    if not batch:
+        raise PlanError("silicon_data_source", "states no concurrency", "a row that does")
+    ranks = max(_number(row[f"{side}attention_dp_size"]), 1)
+    workers = _number(row["decode_num_workers"]) if side else 1
+    return batch * ranks * max(workers, 1)
+
+
+def _degrees(tp: int, dp: int, moe_tp: int, moe_ep: int) -> Topology:
+    """A topology from the table's four degrees.
+
+    Where experts were cut over all GPUs the table multiplies the GPU count by itself: tp4 with ep4
+    stands as 16 GPUs with experts 4 x 4 (or dp 16, or tp4 dp4 ep16), though its name says 4 and the
+    machine holds 8.
+    """
+    gpus = tp * dp
+    if moe_tp == moe_ep > 1 and gpus == moe_tp * moe_ep:
+        gpus, ep = moe_ep, moe_ep
+        return Topology(tp=gpus, ep=ep) if dp == 1 else Topology(dp=gpus, ep=ep)
+    if tp == dp > 1 and moe_ep == tp * dp:
+        return Topology(dp=dp, ep=dp)
+    return Topology(tp=tp, dp=dp, ep=gpus if moe_ep > 1 else 1)
+
+
+def _instance(row: dict[str, str], side: str) -> Topology:
+    return _degrees(
+        *(
+            max(_number(row[side + name]), 1)
+            for name in ("tp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+        )
+    )
+
+
+def _mixed_instance(row: dict[str, str], concurrency: int, *, own: bool) -> tuple[Topology, int]:
+    """Topology and instances of an aggregated row. The table's own runs leave data parallelism
+    out; there the users over the batch size are attention ranks of a mixture, else instances."""
+    topology = _instance(row, "")
+    moe = _number(row["moe_tp_size"]) * _number(row["moe_ep_size"])
+    if not own:
+        if topology.gpus > 8 and topology.ep == 1:
+            raise PlanError(
+                "tp_size",
+                f"{topology.gpus} GPUs of several machines in one instance",
+                "the GPUs of a split deployment added up; how it was split is not stated",
+            )
+        return topology, 1
+    copies = max(1, round(concurrency / max(_number(row["batch_size"]), 1)))
+    gpus = max(topology.tp, moe)
+    if copies > 1 and moe > 1:
+        return Topology(dp=gpus, ep=gpus if topology.ep > 1 else 1), 1
+    return Topology(tp=gpus, ep=gpus if topology.ep > 1 else 1), copies
+
+
+def _split(
+    engine: EngineName,
+    load: _Load,
+    prefill: tuple[Topology, int],
+    decode: tuple[Topology, int],
+    *,
+    drafts: int = 0,
+) -> Deployment:
+    def pool(role: Role, topology: Topology, replicas: int) -> Pool:
+        if not replicas:
+            raise PlanError(f"{role}_num_workers", "is not stated", "a row that states it")
+        settings = replace(_settings(engine, load, topology), drafts=drafts)
+        return Pool(role=role, topology=topology, replicas=replicas, engine=settings)
+
+    return Deployment(
+        pools=(pool("prefill", *prefill), pool("decode", *decode)),
+        routing="least_requests",
+        decode_routing="least_requests",
+    )
+
+
+def _own_settings(engine: EngineName, load: _Load) -> Engine:
+    """The settings that the table's own tool generates for an aggregated server (aiconfigurator,
+    generator/rule_plugin/{vllm,trtllm,sglang}.rule)."""
+    budget = None if engine == "sglang" else load.isl + 1500 + 512
+    return replace(
+        _defaults(engine, load),
+        kv_dtype="fp8" if engine == "trtllm" and load.precision in ("fp8", "fp4") else "auto",
+        batched_tokens=budget,
+        max_seqs=max(512, load.concurrency),
+    )
+
+
+def _defaults(engine: EngineName, load: _Load) -> Engine:
+    return Engine(name=engine, prefix_caching=False, max_len=load.isl + load.osl + 64)
+
+
+def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
+    """The server's settings as InferenceX's scripts set them for this model and load."""
+    ranked = -(-load.concurrency // topology.dp)
+    if engine == "sglang":
+        chosen = _sglang(load)
+    elif engine == "trtllm":
+        chosen = _trtllm(load)
+    else:
+        chosen = _vllm(load)
+    return replace(
+        _defaults(engine, load),
+        kv_dtype=chosen.kv_dtype,
+        utilization=chosen.utilization,
+        batched_tokens=chosen.batched_tokens,
+        max_seqs=max(chosen.max_seqs or ranked, 1),
+        max_graph=chosen.max_graph,
+    )
+
+
+def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
+    """dsr1_fp{4,8}_b200.sh and qwen3.5_*_b200.sh poll rarely; 70b_*_trt_slurm.sh and
+    dsr1_fp8_b200_trt.sh wait for a batch."""
+    short = load.isl == load.osl == 1024
+    if engine == "sglang" and load.gpu in ("B200", "B300") and "GLM" not in load.model:
+        return Hold(polls=30 if load.concurrency >= 16 else 10)
+    if engine == "trtllm" and short and "Llama" in load.model and topology.tp < 8:
+        return Hold(waits=20, share=0.9)
+    if (engine, load.gpu, load.precision) == ("trtllm", "B200", "fp8") and short:
+        return Hold(waits=40, share=0.8) if load.concurrency >= 64 else Hold()
+    return Hold()
+
+
+class _Settings(NamedTuple):
+    """`max_seqs` None: as many as there are users."""
+
+    kv_dtype: KvDtype
+    utilization: float
+    batched_tokens: int | None
+    max_seqs: int | None = None
+    max_graph: int | None = None
+
+
+def _sglang(load: _Load) -> _Settings:
+    """dsr1_fp8_{b200,h200}.sh, dsr1_fp4_b200.sh, glm5_fp8_b200.sh, qwen3.5_*_b200.sh."""
+    if "GLM" in load.model:
+        return _Settings("fp8", 0.85, 32768)
+    if "Qwen3.5" in load.model:
+        return _Settings("auto" if load.precision == "bf16" else "fp8", 0.82, 32768, 128)
+    if load.gpu == "H200":
+        seqs = 512 if load.isl == load.osl == 1024 else 256
+        return _Settings("auto", 0.82, 32768, seqs, seqs)
+    if load.precision == "fp4":
+        return _Settings("fp8", 0.85, 16384, 256, 256)
+    return _Settings("fp8", 0.82, 32768, 128, 128)
+
+
+def _trtllm(load: _Load) -> _Settings:
+    """dsr1_{fp4,fp8}_b200_trt.sh, dsr1_fp8_h200_trt_slurm.sh, gptoss_fp4_{b200,h200}_trt.sh,
+    70b_fp8_b200_trt_slurm.sh."""
+    least = -(-(load.concurrency + load.isl + 64) // 64) * 64
+    if "gpt-oss" in load.model:
+        kv: KvDtype = "auto" if load.gpu == "H200" else "fp8"
+        return _Settings(kv, 0.85, 20000, None, load.concurrency)
+    if "Llama" in load.model:
+        return _Settings("fp8", 0.9, 16384, None, 1024)
+    if load.gpu == "H200":
+        return _Settings("fp8", 0.75, least, None, 128)
+    return _Settings("fp8", 0.8, max(least, 8192), None, load.concurrency)
+
+
+def _vllm(load: _Load) -> _Settings:
+    """minimaxm2.5_fp8_{b200,h200,h100}.sh, kimik2.5_{fp4,int4}_b200.sh, gptoss_fp4_{b200,h200}.sh,
+    70b_*_slurm.sh (their budget is assumed to be gpt-oss's)."""
+    new = load.gpu in ("B200", "B300", "GB200", "GB300")
+    if "MiniMax" in load.model:
+        if new:
+            return _Settings("fp8", 0.9, 2 * load.isl, 1024, 2048)
+        return _Settings("auto", 0.95 if load.gpu == "H200" else 0.9, 8192, 256, 512)
+    if "Kimi" in load.model:
+        if load.precision == "fp4":
+            return _Settings("fp8", 0.9, 2 * load.isl, None, 2048)
+        return _Settings("auto", 0.95, 8192, None, 512)
+    return _Settings("fp8" if new else "auto", 0.9, 8192, 512 if new else None, 2048)
+
+
+def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
+    if row["framework"] not in ENGINES:
+        raise PlanError("framework", f"{row['framework']} is not known", ", ".join(ENGINES))
+    engine = ENGINES[row["framework"]]
+    precision = row["precision"]
+    load = _Load(
+        model="deepseek-ai/DeepSeek-R1",
+        gpu=GPUS[row["hardware"]],
+        precision=precision,
+        concurrency=int(row["conc"]),
+        isl=int(row["isl"]),
+        osl=int(row["osl"]),
+    )
+    # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed for all rows).
+    drafts = 3 if row["spec_method"] == "mtp" else 0
+    disagg = row["disagg"] == "True"
+
+    def side(name: str) -> tuple[Topology, int]:
+        tp, ep = int(row[f"{name}_tp"]), int(row[f"{name}_ep"])
+        gpus = max(tp, ep)
+        wide = row[f"{name}_dp_attention"] == "True"
+        experts = gpus if ep > 1 else 1
+        topology = Topology(dp=gpus, ep=experts) if wide else Topology(tp=gpus, ep=experts)
+        return topology, int(row[f"{name}_num_workers"])
+
+    if disagg:
+        deployment = _split(engine, load, side("prefill"), side("decode"), drafts=drafts)
+    else:
+        topology, _ = side("decode")
+        settings = replace(_settings(engine, load, topology), drafts=drafts)
+        deployment = Deployment(
+            pools=(Pool(role="mixed", topology=topology, replicas=1, engine=settings),),
+            routing="least_requests",
+        )
+    return Measured(
+        key=key,
+        source="inferencex",
+        model=load.model,
+        quants=(precision, precision),
+        gpu=load.gpu,
+        engine=engine,
+        mode="PD" if disagg else "agg",
+        deployment=deployment,
+        concurrency=load.concurrency,
+        isl=load.isl,
+        osl=load.osl,
+        spread=INFERENCEX_SPREAD,
+        hold=Hold() if disagg else _hold(engine, load, deployment.pools[0].topology),
+        drafts=drafts,
+        statistic="median",
+        ttft=float(row["ttft"]),
+        tpot=float(row["tpot"]),
+    )
