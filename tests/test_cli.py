@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from splitpoint.cli import main
+from splitpoint.run import read as read_run
+from tests.live.exports import vllm_bench, written
 
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "chat-h100.toml")
 COMMANDS = [
@@ -55,7 +57,7 @@ def test_help_names_every_command_of_the_design(splitpoint: Any) -> None:
     assert [word for word in COMMANDS if word not in said.out] == []
 
 
-@pytest.mark.parametrize("command", ["up", "measure", "check"])
+@pytest.mark.parametrize("command", ["up", "measure"])
 def test_what_comes_later_says_so_in_one_line(splitpoint: Any, command: str) -> None:
     said = splitpoint(command)
     assert (said.code, said.out) == (1, "")
@@ -113,6 +115,8 @@ def test_price_compares_layouts(splitpoint: Any) -> None:
         (["audit", "no-such.log"], "no-such.log"),
         (["simulate", "no-such.toml"], "no-such.toml"),
         (["phases", "no-such.toml"], "no-such.toml"),
+        (["check", "no-such.npz", "no-such.json"], "no-such.npz"),
+        (["check", EXAMPLE, EXAMPLE], "chat-h100.toml"),
         (["phases", EXAMPLE, "--topologies", "tpx"], "tpx"),
         (["phases", EXAMPLE, "--concurrency", "1,none"], "--concurrency"),
         (["phases", EXAMPLE, "--drafts", "99"], "--drafts"),
@@ -222,6 +226,27 @@ def test_phases_gives_both_phases_of_each_instance(splitpoint: Any, tmp_path: Pa
         (p, t, c) for p in ("prefill", "decode") for t in ("TP1", "TP2") for c in (1, 8)
     }
     assert "decode.svg" in said.err and said.err.count("\n") == 1
+
+
+def test_check_sets_a_prediction_beside_what_a_tool_measured(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file, run = tmp_path / "deployment.toml", tmp_path / "run.npz"
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\nrole = "mixed"\n'
+        "[workload]\nisl = 1000\nosl = 50\nconcurrency = 4\nrequests = 60\n"
+    )
+    assert splitpoint("simulate", file, "--out", run).code == 0
+    measured = written(tmp_path / "bench.json", vllm_bench(read_run(run), detailed=True))
+    said = splitpoint("check", run, measured, "--json")
+    assert (said.code, said.err) == (0, "")
+    rows = {(row["metric"], row["statistic"]): row for row in said.json["rows"]}
+    assert rows["TTFT", "mean"]["ratio"] == pytest.approx(1) and not rows["TTFT", "mean"]["beyond"]
+    assert rows["TPOT", "p90"]["ratio"] == pytest.approx(1)
+    assert rows["output", "rate"]["ratio"] == pytest.approx(1)
+    slow = written(tmp_path / "slow.json", vllm_bench(read_run(run)) | {"mean_tpot_ms": 1e3})
+    text = splitpoint("check", run, slow)
+    assert text.code == 0 and "Beyond noise: TPOT" in text.out
 
 
 def test_a_plan_never_replaces_a_folder_that_is_not_its_own(

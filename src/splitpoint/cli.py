@@ -379,9 +379,33 @@ def measure() -> None:
 
 
 @app.command()
-def check() -> None:
-    """Compare a prediction with a measurement (a later release)."""
-    _later("check")
+def check(
+    predicted: Annotated[Path, typer.Argument(help="A Run (simulate --out), or a result.")],
+    measured: Annotated[
+        Path,
+        typer.Argument(
+            help="A Run, or a result of vllm bench, AIPerf, GuideLLM or InferenceX, or an engine's "
+            "log of requests."
+        ),
+    ],
+    predicted_row: Annotated[
+        int | None, typer.Option(min=1, help="Which result of a PREDICTED file of several.")
+    ] = None,
+    row: Annotated[
+        int | None, typer.Option(min=1, help="Which result of a MEASURED file of several.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Set a prediction beside a measurement, metric by metric, against the noise of runs."""
+    from splitpoint.live import imports
+    from splitpoint.report.checks import render_check
+    from splitpoint.verdict.check import check as compared
+
+    found = compared(
+        imports.pick(imports.read(predicted), predicted, predicted_row),
+        imports.pick(imports.read(measured), measured, row),
+    )
+    _emit(found, as_json, lambda console: render_check(found, console))
 
 
 if __name__ == "__main__":

@@ -228,6 +228,23 @@ def throughput(run: Run) -> Throughput:
     return Throughput(input=float(inputs) / window.length, output=float(outputs) / window.length)
 
 
+def whole_throughput(run: Run) -> Throughput:
+    """All tokens of finished requests over the seconds from the first arrival to the last end, as
+    load generators count them: ramp-up and drain are in it."""
+    done = finished(run)
+    length = whole_seconds(run)
+    if length <= 0:
+        return Throughput(input=0.0, output=0.0)
+    isl, osl = (int(column[done].sum()) for column in (run.requests.isl, run.requests.osl))
+    return Throughput(input=isl / length, output=osl / length)
+
+
+def whole_seconds(run: Run) -> float:
+    """Seconds from the first arrival to the last end of a finished request."""
+    ends = run.requests.end_s[finished(run)]
+    return float(ends.max() - run.requests.arrive_s.min()) if len(ends) else 0.0
+
+
 def goodput(run: Run, slo: Slo) -> float:
     """Good requests that end in the steady window over its seconds, of the whole cluster."""
     window = steady_window(run)

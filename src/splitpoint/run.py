@@ -159,6 +159,11 @@ def read(path: Path) -> Run:
     raise PlanError(str(path), "is not a run file", "expected a .npz file or a .parquet folder")
 
 
+def no_rows(kind: type[Table]) -> Table:
+    """A table without a row, for what a run does not know."""
+    return kind(**{name: np.zeros(0, dtype) for name, dtype in _dtypes(kind).items()})
+
+
 def _packed(run: Run) -> bytes:
     """The bytes of a run file; equal runs give equal bytes, so no clock goes in."""
     buffer = io.BytesIO()

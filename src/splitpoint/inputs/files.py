@@ -48,6 +48,15 @@ def load(path: Path, max_bytes: int = MAX_BYTES) -> object:
     return raw.parse(str(path), suffix, _decoded(path, b"".join(_chunks(path, max_bytes))))
 
 
+def content(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """The bytes of a file (plain or .gz), within bounds; a plain one that is too large is not
+    even begun."""
+    with suppress(OSError, ValueError):
+        if path.suffix.lower() != ".gz" and path.is_file() and path.stat().st_size > max_bytes:
+            raise _too_large(path, max_bytes)
+    return b"".join(_chunks(path, max_bytes))
+
+
 def open_text(
     path: Path,
     max_bytes: int = MAX_TEXT_BYTES,
@@ -130,9 +139,13 @@ def _chunks(path: Path, max_bytes: int, whole: bool = True) -> Iterator[bytes]:
     for chunk in _plain(path, whole):
         taken += len(chunk)
         if taken > max_bytes:
-            what = f"is larger than {max_bytes / 1024**2:,.0f} MiB"
-            raise PlanError(str(path), what, "is it the right file?")
+            raise _too_large(path, max_bytes)
         yield chunk
+
+
+def _too_large(path: Path, max_bytes: int) -> PlanError:
+    what = f"is larger than {max_bytes / 1024**2:,.0f} MiB"
+    return PlanError(str(path), what, "is it the right file?")
 
 
 def _plain(path: Path, whole: bool) -> Iterator[bytes]:
