@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.cli import main
 from splitpoint.run import read as read_run
+from splitpoint.timing import fitted
+from splitpoint.timing.fitted import Conditions, Factors
 from tests.live.exports import vllm_bench, written
+from tests.timing.test_fitted import FITTED
 
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "chat-h100.toml")
 COMMANDS = [
@@ -24,6 +28,7 @@ COMMANDS = [
     "measure",
     "audit",
     "check",
+    "fit",
     "report",
 ]
 
@@ -117,6 +122,9 @@ def test_price_compares_layouts(splitpoint: Any) -> None:
         (["phases", "no-such.toml"], "no-such.toml"),
         (["check", "no-such.npz", "no-such.json"], "no-such.npz"),
         (["check", EXAMPLE, EXAMPLE], "chat-h100.toml"),
+        (["fit", "no-such.json", "--deployment", EXAMPLE], "chat-h100.toml"),
+        (["fit", "no-such.json"], "--deployment"),
+        (["plan", EXAMPLE, "--curve", "no-such-curve.json"], "no-such-curve.json"),
         (["phases", EXAMPLE, "--topologies", "tpx"], "tpx"),
         (["phases", EXAMPLE, "--concurrency", "1,none"], "--concurrency"),
         (["phases", EXAMPLE, "--drafts", "99"], "--drafts"),
@@ -247,6 +255,59 @@ def test_check_sets_a_prediction_beside_what_a_tool_measured(
     slow = written(tmp_path / "slow.json", vllm_bench(read_run(run)) | {"mean_tpot_ms": 1e3})
     text = splitpoint("check", run, slow)
     assert text.code == 0 and "Beyond noise: TPOT" in text.out
+
+
+CONDITIONS = Conditions(
+    model="Qwen/Qwen3-30B-A3B",
+    gpu="H20",
+    engine="vllm",
+    engine_version="0.32.0",
+    instances=("TP8",),
+)
+
+
+def test_a_fitted_curve_corrects_the_prediction_that_it_was_fitted_to(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file, run, curve = (tmp_path / name for name in ("d.toml", "run.npz", "curve.json"))
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\nrole = "mixed"\n'
+        "[engine]\nmax_seqs = 32\nbatched_tokens = 2048\nmax_len = 4096\n"
+        "[workload]\nisl = 1000\nosl = 50\nconcurrency = 4\nrequests = 60\n"
+    )
+    # A server that takes twice as long as predicted, behind a front end of 20 ms.
+    factors = Factors(decode=2, context=2, prefill=2, front_s=0.02)
+    fitted.write(replace(FITTED, conditions=CONDITIONS, factors=factors), curve)
+    assert splitpoint("simulate", file, "--curve", curve, "--out", run).code == 0
+    slow = vllm_bench(read_run(run))
+    measured = written(tmp_path / "bench.json", slow)
+    said = splitpoint("fit", measured, "--deployment", file, "--out", curve, "--json")
+    assert said.code == 0, said.err
+    assert said.json == json.loads(curve.read_text())
+    assert said.json["rms"] < 0.05 < said.json["rms_before"]
+    text = splitpoint("fit", measured, "--deployment", file, "--out", curve)
+    assert text.code == 0 and "decode step, constant part" in text.out
+
+    again = splitpoint("simulate", file, "--curve", curve, "--json")
+    assert again.code == 0, again.err
+    assert again.json["tpot"]["mean"] == pytest.approx(slow["mean_tpot_ms"] / 1e3, rel=0.05)
+    assert again.json["ttft"]["mean"] == pytest.approx(slow["mean_ttft_ms"] / 1e3, rel=0.05)
+    # The same file named in the deployment, relative to it.
+    file.write_text(file.read_text().replace("[engine]", '[engine]\ncurve = "curve.json"'))
+    assert splitpoint("simulate", file, "--json").json == again.json
+    elsewhere = splitpoint("simulate", file, "--set", "gpu=H200")
+    assert elsewhere.code == 2 and "was fitted on gpu H20, not H200" in elsewhere.err
+
+
+def test_a_plan_with_a_curve_says_what_it_rests_on(splitpoint: Any, tmp_path: Path) -> None:
+    file, curve = tmp_path / "plan.toml", tmp_path / "curve.json"
+    file.write_text(PLAN)
+    fitted.write(replace(FITTED, conditions=CONDITIONS), curve)
+    said = splitpoint("plan", file, "--curve", curve, "--out", tmp_path / "out", "--json")
+    assert said.code == 0, said.err
+    assert any("was measured on TP8, and is taken for TP1 too" in n for n in said.json["notes"])
+    factor = "step with prefill, measured over predicted"
+    assert any(figure["name"] == factor for figure in said.json["assumptions"])
 
 
 def test_a_plan_never_replaces_a_folder_that_is_not_its_own(

@@ -40,6 +40,11 @@ Sets = Annotated[
 ]
 
 
+Curve = Annotated[
+    Path | None, typer.Option(help="Step times that `splitpoint fit` corrected by measurement.")
+]
+
+
 def main() -> None:
     """Entry point of the `splitpoint` command."""
     try:
@@ -94,6 +99,14 @@ def _progress() -> Iterator[Callable[[str, float], None]]:
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda what, share: bar.update(task, description=what, completed=share)
+
+
+def _with_curve(sets: list[str] | None, curve: Path | None) -> list[str]:
+    """The overrides with a curve file named from here, not from the plan's folder."""
+    import json
+
+    named = [] if curve is None else [f"engine.curve={json.dumps(str(curve.absolute()))}"]
+    return [*(sets or []), *named]
 
 
 def _later(command: str) -> None:
@@ -216,6 +229,7 @@ def trace(
 def plan(
     file: Annotated[Path | None, typer.Argument(help="The plan: TOML, YAML or JSON.")] = None,
     out: Annotated[Path, typer.Option(help="The folder to write.")] = Path("splitpoint-plan"),
+    curve: Curve = None,
     sets: Sets = None,
     schema: Annotated[bool, typer.Option("--schema", help="JSON schema of plan.json.")] = False,
     as_json: Json = False,
@@ -235,7 +249,7 @@ def plan(
     from splitpoint.report import folder, terminal
     from splitpoint.verdict.decide import decided
 
-    asked = read_plan(file, sets or [])
+    asked = read_plan(file, _with_curve(sets, curve))
     with folder.staged(out) as staging, _progress() as progress:
         answered, runs = decided(asked, base=file.parent, progress=progress)
         recipes = vllm.write(answered, staging / "recipes")
@@ -296,6 +310,7 @@ def simulate(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the run here (.npz).")] = None,
+    curve: Curve = None,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
@@ -306,7 +321,7 @@ def simulate(
     from splitpoint.report import terminal
     from splitpoint.verdict.replay import replay, requests_of
 
-    asked = read_plan_or_deployment(file, sets or [])
+    asked = read_plan_or_deployment(file, _with_curve(sets, curve))
     requests = read(trace) if trace else requests_of(asked, base=file.parent, where=str(file))
     summary, run = replay(asked, requests, seed=seed)
     if out is not None:
@@ -376,6 +391,41 @@ def up() -> None:
 def measure() -> None:
     """Measure a running deployment (a later release)."""
     _later("measure")
+
+
+@app.command()
+def fit(
+    results: Annotated[
+        list[Path],
+        typer.Argument(help="Measured results of one deployment, best at several loads."),
+    ],
+    deployment: Annotated[
+        Path, typer.Option(help="The deployment file that says what was measured.")
+    ],
+    out: Annotated[Path, typer.Option(help="The curve file to write.")] = Path("curve.json"),
+    rows: Annotated[
+        str | None, typer.Option(help="Of a file of several results only these, e.g. 1,4,7.")
+    ] = None,
+    sets: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """Correct predicted step times by what was measured, for plan and simulate."""
+    from splitpoint.inputs.plan import read_deployment
+    from splitpoint.live.factors import fitted_factors, selected
+    from splitpoint.report.fits import render_fit
+    from splitpoint.search.bench import bench_of
+    from splitpoint.timing import fitted
+
+    asked = read_deployment(deployment, sets or [])
+    measured = selected(results, rows)
+    bench = bench_of(asked, measured)
+    with _progress() as progress:
+        found = fitted_factors(measured, bench.replay, tell=progress)
+    sources = [fitted.source_of(path) for path in results]
+    curve = fitted.sealed(found.curve(bench.conditions, sources))
+    fitted.write(curve, out)
+    _emit(curve, as_json, lambda console: render_fit(curve, console))
+    print(f"written: {out}", file=sys.stderr)
 
 
 @app.command()

@@ -28,6 +28,7 @@ Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQS)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+CurveFile = Annotated[str, Meta(min_length=1, description="a file that `splitpoint fit` wrote")]
 Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 
 
@@ -35,6 +36,7 @@ class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks.
 
     `draft_method`: the model's own draft layers, or the text before; it follows from the model.
+    `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales.
     """
@@ -57,3 +59,4 @@ class Engine(Record, frozen=True, kw_only=True):
     acceptance: Acceptance = ()
     draft_method: DraftMethod | None = None
     packed_latent: bool | None = None
+    curve: CurveFile | None = None

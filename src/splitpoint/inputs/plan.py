@@ -27,6 +27,7 @@ from splitpoint.inputs.engine import (
     Acceptance,
     BatchedTokens,
     BlockSize,
+    CurveFile,
     Drafts,
     Engine,
     EngineName,
@@ -71,6 +72,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()
+    curve: CurveFile | None = None
 
 
 class Search(Record, frozen=True, kw_only=True):
@@ -173,18 +175,42 @@ def read_plan_or_deployment(path: Path, sets: Sequence[str] = ()) -> Plan | Depl
 
 
 Read = TypeVar("Read", Plan, DeploymentPlan)
+AnyEngine = TypeVar("AnyEngine", Engine, EnginePlan)
 
 
 def _read(tree: object, kind: type[Read], path: Path, sets: Sequence[str]) -> Read:
     if isinstance(tree, dict):
         tree, sets = _with_gpu_written_out(tree, sets)
-    plan = convert(tree, kind, str(path), sets)
+    plan = _with_curves(convert(tree, kind, str(path), sets), path)
     workload = plan.workload
     if workload is None or workload.trace is None:
         return plan
+    placed = msgspec.structs.replace(workload, trace=_beside(path, workload.trace))
+    return msgspec.structs.replace(plan, workload=placed)
+
+
+def _with_curves(plan: Read, path: Path) -> Read:
+    """The plan with its curve files named from where we are."""
+    if isinstance(plan, DeploymentPlan):
+        pools = tuple(
+            pool if pool.engine is None else msgspec.structs.replace(pool, engine=engine)
+            for pool in plan.pools
+            for engine in (pool.engine and _with_curve(pool.engine, path),)
+        )
+        plan = msgspec.structs.replace(plan, pools=pools)
+    return msgspec.structs.replace(plan, engine=_with_curve(plan.engine, path))
+
+
+def _with_curve(engine: AnyEngine, path: Path) -> AnyEngine:
+    if engine.curve is None:
+        return engine
+    return msgspec.structs.replace(engine, curve=_beside(path, engine.curve))
+
+
+def _beside(path: Path, name: str) -> str:
+    """A file that another one names, relative to that one's folder."""
     # Path.expanduser raises where it knows no such user; this one leaves the name as it is.
-    trace = str(path.parent / os.path.expanduser(workload.trace))  # noqa: PTH111
-    return msgspec.structs.replace(plan, workload=msgspec.structs.replace(workload, trace=trace))
+    return str(path.parent / os.path.expanduser(name))  # noqa: PTH111
 
 
 def _with_gpu_written_out(

@@ -272,7 +272,7 @@ def _descended(problem: _Problem, values: Floats, share: float) -> Floats:
         before = float(weights @ residual**2)
         after = before
         while damping < 1e6:
-            step = _step(normal, gradient, damping, values <= problem.floor)
+            step = damped_step(normal, gradient, damping, values <= problem.floor)
             tried = problem.within(values + step * problem.scale)
             found = problem.residual(tried)
             after = float(weights @ found**2)
@@ -285,7 +285,7 @@ def _descended(problem: _Problem, values: Floats, share: float) -> Floats:
     return values
 
 
-def _step(normal: Floats, gradient: Floats, damping: float, low: Flags) -> Floats:
+def damped_step(normal: Floats, gradient: Floats, damping: float, low: Flags) -> Floats:
     """The damped step that leads no parameter at its floor (`low`) below it."""
     free = np.ones(len(gradient), bool)
     # A parameter that nothing depends on keeps its value.

@@ -1,5 +1,7 @@
 """One instance made ready: a topology with its settings, its memory and its speed."""
 
+from pathlib import Path
+
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
@@ -12,6 +14,9 @@ from splitpoint.record import Record
 from splitpoint.timing.bake import step_curve
 from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.drafts import acceptance, tokens_per_step
+from splitpoint.timing.fitted import FittedCurve, applied
+from splitpoint.timing.fitted import read as read_fitted
+from splitpoint.timing.host import host_speed
 
 
 class Holding(Record, frozen=True, kw_only=True):
@@ -48,11 +53,13 @@ class Holding(Record, frozen=True, kw_only=True):
 
 
 class Instance(Record, frozen=True, kw_only=True):
-    """A holding with its step times. `tokens_per_step`: mean tokens of a decode step."""
+    """A holding with its step times. `tokens_per_step`: mean tokens of a decode step. `fitted`:
+    the measurement that corrected the step times, if any."""
 
     holding: Holding
     curve: StepCurve
     acceptance: tuple[float, ...]
+    fitted: FittedCurve | None = None
 
     @property
     def topology(self) -> Topology:
@@ -63,6 +70,12 @@ class Instance(Record, frozen=True, kw_only=True):
     def engine(self) -> Engine:
         """The resolved settings."""
         return self.holding.engine
+
+    @property
+    def front_s(self) -> float:
+        """Seconds of a request outside of steps: measured, else the engine's."""
+        measured = self.fitted.factors.front_s if self.fitted else None
+        return host_speed(self.engine).front if measured is None else measured
 
     @property
     def tokens_per_step(self) -> float:
@@ -90,9 +103,15 @@ def holding(
 
 
 def instance(model: Model, gpu: Gpu, held: Holding) -> Instance:
-    """The holding with its step times baked."""
+    """The holding with its step times baked, corrected by a curve file where the engine names
+    one."""
+    curve = step_curve(model, gpu, held.topology, held.engine)
+    fitted = None
+    if held.engine.curve is not None:
+        fitted = read_fitted(Path(held.engine.curve))
+        curve = applied(
+            fitted, curve, held.engine, model=model.name, gpu=gpu.name, where=held.engine.curve
+        )
     return Instance(
-        holding=held,
-        curve=step_curve(model, gpu, held.topology, held.engine),
-        acceptance=acceptance(held.engine, model),
+        holding=held, curve=curve, acceptance=acceptance(held.engine, model), fitted=fitted
     )

@@ -82,7 +82,8 @@ def world(
         routing=deployment.routing,
         decode_routing=deployment.decode_routing,
         link=path(candidate, model, gpu, tokens=tokens, transfer_bandwidth=transfer_bandwidth),
-        front_s=speed.front,
+        # A request passes the front end of the deployment once.
+        front_s=max(ready.front_s for ready in candidate.instances),
         front_token_s=speed.front_token,
     )
 

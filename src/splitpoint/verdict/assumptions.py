@@ -94,6 +94,8 @@ def _all(
                 origin=origin_of(words),
                 source=words,
             )
+    for ready in instances:
+        yield from _fitted(ready)
     for link in links:
         yield Figure(
             name="KV transfer bandwidth between two instances",
@@ -140,6 +142,29 @@ def _rungs(ready: Instance) -> Iterator[Figure]:
                 origin=rung.origin,
                 source=rung.source,
             )
+
+
+def _fitted(ready: Instance) -> Iterator[Figure]:
+    """The measured factors on the step times, if a curve file gives them."""
+    if ready.fitted is None:
+        return
+    factors, errors = ready.fitted.factors, ready.fitted.errors
+    origin = f"measured: curve {ready.fitted.name}, " + ", ".join(
+        source.file for source in ready.fitted.sources
+    )
+    for name, value, unit, error in (
+        (
+            "constant part of a decode step, measured over predicted",
+            factors.decode,
+            "x",
+            errors.decode,
+        ),
+        ("decode step per token, measured over predicted", factors.context, "x", errors.context),
+        ("step with prefill, measured over predicted", factors.prefill, "x", errors.prefill),
+        ("time of a request outside of steps", factors.front_s, "s", errors.front_s),
+    ):
+        known = origin if error is not None else "assumed: the results do not determine it"
+        yield Figure(name=name, value=value, unit=unit, origin=origin_of(known), source=known)
 
 
 def _shares(ready: Instance, model: Model, gpu: Gpu) -> Iterator[Figure]:

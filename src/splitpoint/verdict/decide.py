@@ -45,6 +45,7 @@ from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
 from splitpoint.verdict.trials import Field, fewer, field, neighbours, rerouted
 from splitpoint.verdict.turnover import Arm, Turnover, turnover
+from splitpoint.verdict.validity import outside
 from splitpoint.verdict.walls import walls
 from splitpoint.verdict.words import spoken
 
@@ -154,7 +155,11 @@ def decided(
         verdict=reached.verdict,
         assumptions=reached.assumptions,
         recipes=(),
-        notes=(*_notes(case, load, points), *reached.notes),
+        notes=(
+            *_notes(case, load, points),
+            *_outside(tried, runs, reached.verdict.chosen),
+            *reached.notes,
+        ),
     )
     return found, runs
 
@@ -533,6 +538,12 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
         )
     notes += too_long(load.trace, case.plan.engine.max_len or case.model.max_len)
     return tuple(notes)
+
+
+def _outside(tried: Tried, runs: dict[str, Run], chosen: str | None) -> tuple[str, ...]:
+    """Where the chosen run (else the first shown) leaves what its curve file was measured on."""
+    name = chosen if chosen in runs else next(iter(runs), None)
+    return () if name is None else outside(tried.trials[name].candidate, runs[name])
 
 
 def _file_name(index: int, name: str) -> str:

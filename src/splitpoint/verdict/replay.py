@@ -25,6 +25,7 @@ from splitpoint.search.space import engines, lacking, topologies
 from splitpoint.search.world import Candidate, world
 from splitpoint.sim import simulate
 from splitpoint.verdict.answer import Stack
+from splitpoint.verdict.validity import outside
 
 
 class Spread(Record, frozen=True, kw_only=True):
@@ -135,8 +136,8 @@ def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tupl
         name=chosen.name,
     )
     limit = min(pool.engine.max_len or model.max_len for pool in deployment.pools)
-    notes = (*run.notes, *([note] if note else []), *too_long(trace, limit))
-    run = replace(run, notes=notes)
+    notes = [*run.notes, *([note] if note else []), *too_long(trace, limit), *outside(chosen, run)]
+    run = replace(run, notes=tuple(notes))
     return summary(run, deployment, slo), run
 
 

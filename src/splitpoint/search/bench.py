@@ -1,0 +1,116 @@
+"""A deployment on the test bench: a measured load replayed through it under other step times."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from splitpoint.errors import PlanError
+from splitpoint.inputs import facts
+from splitpoint.inputs.deployment import problems
+from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.plan import DeploymentPlan
+from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.traces.columns import assembled
+from splitpoint.inputs.traces.requests import shaped
+from splitpoint.inputs.workload import Workload
+from splitpoint.measurement import Measurement
+from splitpoint.metrics import finished
+from splitpoint.record import Record
+from splitpoint.run import Run
+from splitpoint.search.instance import holding, instance
+from splitpoint.search.world import Candidate, world
+from splitpoint.sim import simulate
+from splitpoint.sim.world import World
+from splitpoint.timing.fitted import Conditions, Factors, instance_name, scaled
+
+
+class Bench(Record, frozen=True, kw_only=True):
+    """A deployment with its predicted step times, as a world whose times can be scaled."""
+
+    world: World
+    conditions: Conditions
+
+    def replay(self, measured: Measurement, factors: Factors) -> Run:
+        """The requests of a measured load under these factors."""
+        pools = tuple(
+            replace(pool, curve=scaled(pool.curve, factors, pool.curve.origin))
+            for pool in self.world.pools
+        )
+        front = self.world.front_s if factors.front_s is None else factors.front_s
+        scaled_world = replace(self.world, pools=pools, front_s=front)
+        return simulate(scaled_world, requests_of(measured), name=measured.name, series=False)
+
+
+def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
+    """The bench of a deployment file for results measured on it; a curve file that it names is
+    left aside, as factors are on predicted times."""
+    model = load_model(plan.model)
+    gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
+    deployment = plan.deployment
+    pools = tuple(
+        replace(pool, engine=replace(pool.engine, curve=None)) for pool in deployment.pools
+    )
+    for pool in pools:
+        if faults := problems(pool.topology, model):
+            raise PlanError(f"layout {pool.topology}", faults[0], "; ".join(faults[1:]))
+    candidate = Candidate(
+        deployment=replace(deployment, pools=pools),
+        instances=tuple(
+            instance(
+                model,
+                gpu,
+                holding(model, gpu, pool.topology, pool.engine, kv_pool_gib=plan.kv_pool_gib),
+            )
+            for pool in pools
+        ),
+    )
+    for one in measured:
+        if one.gpus is not None and one.gpus != deployment.gpus:
+            what = f"was measured on {one.gpus:,} GPUs, the deployment has {deployment.gpus:,}"
+            raise PlanError(one.name, what)
+    lengths = [one.isl for one in measured if one.isl]
+    tokens = max(round(sum(lengths) / len(lengths)), 1) if lengths else 1
+    engine = candidate.instances[0].engine
+    names = [instance_name(ready.topology, ready.engine) for ready in candidate.instances]
+    return Bench(
+        world=world(
+            candidate, model, gpu, tokens=tokens, transfer_bandwidth=plan.transfer_bandwidth
+        ),
+        conditions=Conditions(
+            model=model.name,
+            gpu=gpu.name,
+            engine=engine.name,
+            engine_version=engine.version,
+            instances=tuple(dict.fromkeys(names)),
+        ),
+    )
+
+
+def requests_of(measured: Measurement) -> Trace:
+    """The requests that a result was measured with: its own where it has them, else so many of
+    its mean lengths; from its users in a closed loop, or at its rate or its arrivals."""
+    users = measured.concurrency
+    if measured.run is None:
+        assert measured.isl is not None and measured.osl is not None
+        asked = Workload(
+            isl=max(round(measured.isl), 1),
+            osl=max(round(measured.osl), 1),
+            requests=measured.requests,
+            rate=1.0 if users is None else None,
+            concurrency=users,
+        )
+        return shaped(asked, None if users else measured.rate, users)
+    rows = measured.run.requests
+    done = finished(measured.run)
+    count = int(done.sum())
+    return assembled(
+        measured.name,
+        arrive_s=np.zeros(count) if users else rows.arrive_s[done],
+        isl=rows.isl[done],
+        osl=rows.osl[done],
+        session=np.arange(count, dtype=np.int64) % users if users else None,
+        closed=bool(users),
+        source="measured requests",
+    )
