@@ -53,7 +53,8 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     `source`: which tool wrote it, in words. `steady`: rates of the steady window
     (`metrics.steady_window`), `whole`: of the whole run. `concurrency` or `rate`: the load that was
-    asked for. `isl`, `osl`: mean tokens. `success`: finished / sent. `run`: every request, where
+    asked for. `isl`, `osl`: mean tokens, with their coefficients of variation (0 where the source
+    tells none). `success`: finished / sent. `run`: every request, where
     the source has them with their arrivals.
     """
 
@@ -66,6 +67,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     rate: float | None = None
     isl: float | None = None
     osl: float | None = None
+    isl_cv: float = 0.0
+    osl_cv: float = 0.0
     gpus: int | None = None
     ttft: Statistic = Statistic()
     tpot: Statistic = Statistic()
@@ -97,6 +100,8 @@ def of_run(run: Run, *, name: str, source: str, gpus: int | None = None) -> Meas
         success=metrics.success(run),
         isl=float(run.requests.isl[done].mean()),
         osl=float(run.requests.osl[done].mean()),
+        isl_cv=variation(run.requests.isl[done]),
+        osl_cv=variation(run.requests.osl[done]),
         gpus=gpus,
         ttft=spread(metrics.ttft(run)),
         tpot=spread(metrics.tpot(run)),
@@ -131,6 +136,12 @@ def spread(values: Floats) -> Statistic:
         p90=_percentile(known, 90),
         p99=_percentile(known, 99),
     )
+
+
+def variation(tokens: NDArray[np.integer]) -> float:
+    """Standard deviation over mean of token counts; 0 of none."""
+    mean = float(tokens.mean()) if len(tokens) else 0.0
+    return float(tokens.std()) / mean if mean > 0 else 0.0
 
 
 def measured_run(

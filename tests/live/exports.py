@@ -9,7 +9,7 @@ import numpy as np
 
 from splitpoint import metrics
 from splitpoint.live.imports.inferencex import MEAN_SHARE
-from splitpoint.run import DONE, Run
+from splitpoint.run import DONE, Ints, Run
 
 START = 1_759_813_207.5
 
@@ -133,6 +133,9 @@ def aiperf_summary(run: Run, *, users: int = 4) -> dict[str, Any]:
     def scalar(value: float, unit: str) -> dict[str, Any]:
         return {"unit": unit, "avg": value}
 
+    def tokens(values: Ints) -> dict[str, Any]:
+        return scalar(float(values.mean()), "tokens") | {"std": float(values.std())}
+
     return {
         "schema_version": "1.4",
         "aiperf_version": "0.14.0",
@@ -141,8 +144,8 @@ def aiperf_summary(run: Run, *, users: int = 4) -> dict[str, Any]:
         "inter_token_latency": block(metrics.tpot(run)),
         "inter_chunk_latency": block(metrics.tpot(run)),
         "request_latency": block(metrics.e2el(run)),
-        "input_sequence_length": scalar(float(run.requests.isl[done].mean()), "tokens"),
-        "output_sequence_length": scalar(float(run.requests.osl[done].mean()), "tokens"),
+        "input_sequence_length": tokens(run.requests.isl[done]),
+        "output_sequence_length": tokens(run.requests.osl[done]),
         "output_token_throughput": scalar(
             float(run.requests.osl[done].sum()) / seconds, "tokens/sec"
         ),
@@ -201,8 +204,8 @@ def guidellm(run: Run, *, users: int = 4, detailed: bool = True) -> dict[str, An
                     "requests_per_second": scalar(float(done.sum()) / seconds),
                     "prompt_tokens_per_second": scalar(float(rows.isl[done].sum()) / seconds),
                     "output_tokens_per_second": scalar(float(rows.osl[done].sum()) / seconds),
-                    "prompt_token_count": scalar(float(rows.isl[done].mean())),
-                    "output_token_count": scalar(float(rows.osl[done].mean())),
+                    "prompt_token_count": shape(rows.isl[done].astype(np.float64)),
+                    "output_token_count": shape(rows.osl[done].astype(np.float64)),
                     "request_latency": shape(latency),
                     "time_to_first_token_ms": shape(wait * 1e3),
                     "time_per_output_token_ms": shape(latency / rows.osl * 1e3),

@@ -114,6 +114,14 @@ def test_results_of_every_request_are_replayed_with_their_own_lengths(tmp_path: 
     assert not open_loop.closed and open_loop.arrive_s.max() > 0
 
 
+def test_lengths_vary_as_the_result_tells(tmp_path: Path) -> None:
+    even = requests_of(load(2, 1000, 50, requests=400))
+    assert set(even.isl.tolist()) == {1000} and set(even.osl.tolist()) == {50}
+    varied = requests_of(replace(load(2, 1000, 50, requests=400), isl_cv=0.1))
+    assert varied.isl.mean() == pytest.approx(1000, rel=0.02)
+    assert varied.isl.std() == pytest.approx(100, rel=0.15)
+
+
 @pytest.mark.parametrize(
     ("change", "told"),
     [

@@ -96,6 +96,19 @@ def test_every_request_comes_back_with_its_moments(tool: str, tmp_path: Path) ->
     assert found.success == pytest.approx(77 / 80)
 
 
+def test_how_lengths_vary_is_kept_where_it_is_told(tmp_path: Path) -> None:
+    run = sample()
+    varied = float(run.requests.osl.std() / run.requests.osl.mean())
+    report = exports.written(tmp_path / "g.json", exports.guidellm(run, detailed=False))
+    for found in (
+        read(SUMMARIES["aiperf"](run, tmp_path)),
+        read(DETAILS["vllm"](run, tmp_path)),
+        read(report),
+    ):
+        assert found.osl_cv == pytest.approx(varied)
+    assert read(SUMMARIES["vllm"](run, tmp_path)).osl_cv == 0
+
+
 def test_an_error_keeps_its_kind(tmp_path: Path) -> None:
     found = read(DETAILS["aiperf"](sample(failures=2), tmp_path))
     assert found.run is not None
@@ -166,7 +179,8 @@ def test_a_table_gives_a_measurement_a_row(tmp_path: Path) -> None:
     found = imports.read(exports.written_csv(tmp_path / "t.csv", rows))
     assert [one.concurrency for one in found] == [1, 2]
     assert found[1].whole is not None and found[1].whole.output == pytest.approx(2200 * 4 / 11)
-    assert found[1].isl == 900
+    assert found[1].isl == 900 and found[1].isl_cv == pytest.approx(0.0642, abs=1e-4)
+    assert found[1].ttft.p50 is not None and found[1].ttft.mean is None
     bench = imports.read(exports.written_csv(tmp_path / "b.csv", [exports.vllm_bench(sample())]))
     assert bench[0].ttft == read(SUMMARIES["vllm"](sample(), tmp_path)).ttft
 

@@ -14,7 +14,7 @@ from splitpoint.inputs.plan import DeploymentPlan
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.columns import assembled
 from splitpoint.inputs.traces.requests import shaped
-from splitpoint.inputs.workload import Workload
+from splitpoint.inputs.workload import Lengths, Workload
 from splitpoint.measurement import Measurement
 from splitpoint.metrics import finished
 from splitpoint.record import Record
@@ -24,6 +24,9 @@ from splitpoint.search.world import Candidate, world
 from splitpoint.sim import simulate
 from splitpoint.sim.world import World
 from splitpoint.timing.fitted import Conditions, Factors, instance_name, scaled
+
+# What a distribution of lengths may have.
+MOST_CV = 10.0
 
 
 class Bench(Record, frozen=True, kw_only=True):
@@ -90,13 +93,14 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
 
 def requests_of(measured: Measurement) -> Trace:
     """The requests that a result was measured with: its own where it has them, else so many of
-    its mean lengths; from its users in a closed loop, or at its rate or its arrivals."""
+    its mean lengths, varied as it tells; from its users in a closed loop, or at its rate or its
+    arrivals. Users whose requests are all equal stay in step, so the variation matters."""
     users = measured.concurrency
     if measured.run is None:
         assert measured.isl is not None and measured.osl is not None
         asked = Workload(
-            isl=max(round(measured.isl), 1),
-            osl=max(round(measured.osl), 1),
+            isl=Lengths(mean=max(measured.isl, 1.0), cv=min(measured.isl_cv, MOST_CV)),
+            osl=Lengths(mean=max(measured.osl, 1.0), cv=min(measured.osl_cv, MOST_CV)),
             requests=measured.requests,
             rate=1.0 if users is None else None,
             concurrency=users,

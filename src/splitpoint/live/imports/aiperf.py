@@ -41,6 +41,8 @@ def summary(fields: Fields, name: str) -> Measurement:
         concurrency=_concurrency(fields),
         isl=isl,
         osl=_average(fields, "output_sequence_length"),
+        isl_cv=_variation(fields, "input_sequence_length"),
+        osl_cv=_variation(fields, "output_sequence_length"),
         ttft=_statistic(fields, "time_to_first_token", done),
         tpot=_statistic(fields, "inter_token_latency", done),
         itl=_statistic(fields, "inter_chunk_latency", None, gaps=True),
@@ -131,6 +133,14 @@ def _seconds(fields: Fields, name: str) -> float:
 
 def _average(fields: Fields, metric: str) -> float | None:
     return fields.inner(metric).optional("avg") if fields.is_object(metric) else None
+
+
+def _variation(fields: Fields, metric: str) -> float:
+    if not fields.is_object(metric):
+        return 0.0
+    found = fields.inner(metric)
+    mean = found.optional("avg")
+    return (found.optional("std") or 0.0) / mean if mean else 0.0
 
 
 def _concurrency(fields: Fields) -> int | None:

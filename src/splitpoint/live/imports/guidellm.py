@@ -54,6 +54,8 @@ def _measurement(fields: Fields, name: str) -> Measurement:
         rate=rate,
         isl=_mean(metrics, "prompt_token_count"),
         osl=_mean(metrics, "output_token_count"),
+        isl_cv=_variation(metrics, "prompt_token_count"),
+        osl_cv=_variation(metrics, "output_token_count"),
         ttft=_statistic(metrics, "time_to_first_token_ms", MS),
         itl=itl,
         e2el=_statistic(metrics, "request_latency", 1.0),
@@ -141,6 +143,14 @@ def _statistic(metrics: Fields, metric: str, unit: float) -> Statistic:
         p90=value(at, "p90"),
         p99=value(at, "p99"),
     )
+
+
+def _variation(metrics: Fields, metric: str) -> float:
+    if not metrics.is_object(metric) or not metrics.inner(metric).is_object("successful"):
+        return 0.0
+    found = metrics.inner(metric).inner("successful")
+    mean = found.optional("mean")
+    return (found.optional("std_dev") or 0.0) / mean if mean else 0.0
 
 
 def _mean(metrics: Fields, metric: str) -> float | None:
