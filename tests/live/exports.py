@@ -139,7 +139,12 @@ def aiperf_summary(run: Run, *, users: int = 4) -> dict[str, Any]:
     return {
         "schema_version": "1.4",
         "aiperf_version": "0.14.0",
-        "input_config": {"loadgen": {"concurrency": users}},
+        "input_config": {
+            "phases": [
+                {"name": "warmup", "type": "concurrency", "concurrency": 1},
+                {"name": "profiling", "type": "concurrency", "concurrency": users},
+            ]
+        },
         "time_to_first_token": block(metrics.ttft(run)),
         "inter_token_latency": block(metrics.tpot(run)),
         "inter_chunk_latency": block(metrics.tpot(run)),
@@ -180,7 +185,7 @@ def guidellm(run: Run, *, users: int = 4, detailed: bool = True) -> dict[str, An
     def scalar(value: float) -> dict[str, Any]:
         return {"successful": {"mean": value}}
 
-    totals = {"successful": int(done.sum()), "incomplete": 0, "errored": int((~done).sum())}
+    totals = {"successful": int(done.sum()), "incomplete": 2, "errored": int((~done).sum())}
     requests = [
         {
             "request_id": f"r{i}",
@@ -214,7 +219,7 @@ def guidellm(run: Run, *, users: int = 4, detailed: bool = True) -> dict[str, An
                 "requests": {
                     "successful": [r for r, ok in zip(requests, done, strict=True) if ok],
                     "errored": [r for r, ok in zip(requests, done, strict=True) if not ok],
-                    "incomplete": [],
+                    "incomplete": requests[:2],
                 }
                 if detailed
                 else {"successful": [], "errored": [], "incomplete": []},

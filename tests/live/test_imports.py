@@ -134,6 +134,26 @@ def test_itl_of_chunks_is_told_from_gaps_at_their_requests_mean(tmp_path: Path) 
     assert read(tmp_path / "run.npz").itl.of == "mean gaps"
 
 
+def test_what_the_end_of_a_benchmark_cut_off_is_no_failure(tmp_path: Path) -> None:
+    found = read(DETAILS["guidellm"](sample(failures=3), tmp_path))
+    assert found.requests == 80 and found.success == pytest.approx(77 / 80)
+    assert found.notes == ("2 requests that the benchmark's end cut off are left out",)
+
+
+def test_the_load_is_found_wherever_a_version_keeps_it(tmp_path: Path) -> None:
+    made = exports.aiperf_summary(sample())
+    made["input_config"] = {"loadgen": {"concurrency": 7}}
+    assert read(exports.written(tmp_path / "a.json", made)).concurrency == 7
+    made["input_config"] = {"phases": [{"name": "profiling", "rate": 2.5}]}
+    found = read(exports.written(tmp_path / "b.json", made))
+    assert (found.concurrency, found.rate) == (None, 2.5)
+    report = exports.guidellm(sample(), detailed=False)
+    report["benchmarks"][0]["config"]["strategy"] = {"type_": "synchronous"}
+    assert read(exports.written(tmp_path / "c.json", report)).concurrency == 1
+    report["benchmarks"][0]["config"]["strategy"] = {"type_": "constant", "rate": 5.0}
+    assert read(exports.written(tmp_path / "d.json", report)).rate == 5
+
+
 def test_latencies_stand_in_for_the_gaps(tmp_path: Path) -> None:
     run = sample()
     made = exports.vllm_bench(run, detailed=True)

@@ -32,13 +32,15 @@ def summary(fields: Fields, name: str) -> Measurement:
     failed = _average(fields, "error_request_count") or 0.0
     isl = _average(fields, "input_sequence_length")
     requests = _average(fields, "request_throughput")
+    users = _load(fields, "concurrency")
     return Measurement(
         name=name,
         source=SOURCE,
         origin="measured",
         requests=None if done is None else round(done + failed),
         success=None if not done else done / (done + failed),
-        concurrency=_concurrency(fields),
+        concurrency=round(users) if users else None,
+        rate=None if users else _load(fields, "rate") or _load(fields, "request_rate"),
         isl=isl,
         osl=_average(fields, "output_sequence_length"),
         isl_cv=_variation(fields, "input_sequence_length"),
@@ -143,12 +145,13 @@ def _variation(fields: Fields, metric: str) -> float:
     return (found.optional("std") or 0.0) / mean if mean else 0.0
 
 
-def _concurrency(fields: Fields) -> int | None:
-    """The concurrency of the run's own configuration, where it has one."""
+def _load(fields: Fields, name: str) -> float | None:
+    """The concurrency or the request rate of the run's own configuration, where it has one: in its
+    profiling phase, or before 0.10 in its load generator."""
     if not fields.is_object("input_config"):
         return None
     config = fields.inner("input_config")
-    for part in ("loadgen", "load_generator"):
-        if config.is_object(part) and (found := config.inner(part).optional("concurrency")):
-            return int(found)
-    return None
+    phases = config.rows("phases") if "phases" in config else []
+    places = [phase for phase in phases if phase.text("name") == "profiling"]
+    places += [config.inner("loadgen")] if config.is_object("loadgen") else []
+    return next((found for place in places if (found := place.optional(name))), None)

@@ -4,6 +4,7 @@ Its "inter-token latency" is the mean gap of a request, each counted once for ev
 a Run has it (src/guidellm/benchmark/schemas/generative/metrics.py of 0.4 and later, 2026), and
 TPOT too where all outputs are equally long. Its "time per output token" counts the first token and
 is no TPOT, so it is not read. Latencies of requests are in seconds, the others in milliseconds.
+"Incomplete" requests are those that the end of the benchmark cut off, not failures.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ from splitpoint.run import Run
 
 SOURCE = "GuideLLM"
 MS = 1e-3
-OUTCOMES = {"successful": "done", "incomplete": "aborted", "errored": "unfinished"}
+OUTCOMES = {"successful": "done", "errored": "unfinished"}
 
 
 def measurements(fields: Fields, name: str) -> tuple[Measurement, ...]:
@@ -41,7 +42,9 @@ def _measurement(fields: Fields, name: str) -> Measurement:
     done = totals.count("successful")
     if not done:
         raise PlanError(totals.place("successful"), "is 0", "a run in which requests finished")
-    lost = sum(int(totals.optional(kind) or 0) for kind in ("incomplete", "errored"))
+    lost = totals.count("errored") if "errored" in totals else 0
+    cut = totals.count("incomplete") if "incomplete" in totals else 0
+    notes = (f"{cut:,} requests that the benchmark's end cut off are left out",) if cut else ()
     itl = replace(_statistic(metrics, "inter_token_latency_ms", MS), of="mean gaps")
     streams, rate = _load(fields)
     summary = Measurement(
@@ -64,12 +67,13 @@ def _measurement(fields: Fields, name: str) -> Measurement:
             input=_mean(metrics, "prompt_tokens_per_second"),
             output=_mean(metrics, "output_tokens_per_second"),
         ),
+        notes=notes,
     )
     run = _run(fields, name, done)
     if run is None:
         return summary
     whole = of_run(run, name=name, source=f"{SOURCE}, every request")
-    return replace(whole, concurrency=streams, rate=rate, whole=summary.whole)
+    return replace(whole, concurrency=streams, rate=rate, whole=summary.whole, notes=notes)
 
 
 def _run(fields: Fields, name: str, done: int) -> Run | None:
@@ -117,7 +121,8 @@ def _load(fields: Fields) -> tuple[int | None, float | None]:
                 break
             found = found.inner(name)
         else:
-            streams = found.optional("streams") or found.optional("max_concurrency")
+            alone = 1.0 if found.text("type_") == "synchronous" else None
+            streams = alone or found.optional("streams") or found.optional("max_concurrency")
             rate = found.optional("rate") if "rate" in found else None
             return (int(streams) if streams and not rate else None), rate
     return None, None
