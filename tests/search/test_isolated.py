@@ -158,6 +158,18 @@ def test_a_plan_is_swept_at_its_mean_lengths_over_its_own_drafts() -> None:
     assert {(p.topology, p.drafts) for p in named.points} == {("TP2", 1)}
 
 
+def test_a_topology_of_more_gpus_than_the_plan_has_is_bad_input() -> None:
+    plan = Plan(
+        model="Qwen/Qwen3-30B-A3B",
+        gpu="H20",
+        gpus=2,
+        workload=Workload(isl=100, osl=10, rate=1.0),
+        slo=Slo(ttft_s=1, tpot_s=1),
+    )
+    with pytest.raises(PlanError, match="needs 4 GPUs, the plan has 2"):
+        isolated_phases(plan, base=Path(), topologies=[Topology(tp=4)])
+
+
 def test_counts_are_read_once_each_in_order() -> None:
     assert parse_counts("8, 1 8", "--concurrency", least=1, most=64) == (1, 8)
     for text in ("", "x", "0", "65", "1e9", "-1", "9" * 40):

@@ -152,6 +152,10 @@ def isolated_phases(
     model = load_model(plan.model)
     gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
     means = loads(plan.workload, base=base, requests=plan.search.requests)[0].profile
+    for topology in topologies:
+        if topology.gpus > plan.gpus:
+            what = f"needs {topology.gpus:,} GPUs, the plan has {plan.gpus:,}"
+            raise PlanError(f"topology {topology}", what, "--set gpus=N")
     asked = plan.engine if drafts is None else replace(plan.engine, drafts=tuple(drafts))
     require("--drafts", asked)
     return isolated(
