@@ -188,6 +188,7 @@ class _Load(NamedTuple):
     concurrency: int
     isl: int
     osl: int
+    split: bool
 
 
 def _wheel_row(row: dict[str, str]) -> Measured:
@@ -207,6 +208,7 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         concurrency=concurrency,
         isl=int(row["isl"]),
         osl=int(row["osl"]),
+        split=disagg,
     )
     if disagg:
         deployment = _split(
@@ -262,16 +264,17 @@ def _batched(row: dict[str, str], side: str) -> int:
 def _degrees(tp: int, dp: int, moe_tp: int, moe_ep: int) -> Topology:
     """A topology from the table's four degrees.
 
-    Where experts were cut over all GPUs the table multiplies the GPU count by itself: tp4 with ep4
-    stands as 16 GPUs with experts 4 x 4 (or dp 16, or tp4 dp4 ep16), though its name says 4 and the
-    machine holds 8.
+    Where experts lie on ranks of their own the table multiplies the GPU count by itself: tp4 with
+    ep4 stands as 16 GPUs with experts 4 x 4 (or dp 16, or for vLLM tp4 dp4 ep16), though its name
+    says 4 and the machine holds 8. The scripts of those vLLM rows know no data parallelism, and
+    Kimi-K2.5 would not fit with it.
     """
     gpus = tp * dp
     if moe_tp == moe_ep > 1 and gpus == moe_tp * moe_ep:
         gpus, ep = moe_ep, moe_ep
         return Topology(tp=gpus, ep=ep) if dp == 1 else Topology(dp=gpus, ep=ep)
     if tp == dp > 1 and moe_ep == tp * dp:
-        return Topology(dp=dp, ep=dp)
+        return Topology(tp=tp, ep=tp)
     return Topology(tp=tp, dp=dp, ep=gpus if moe_ep > 1 else 1)
 
 
@@ -345,7 +348,7 @@ def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
     """The server's settings as InferenceX's scripts set them for this model and load."""
     ranked = -(-load.concurrency // topology.dp)
     if engine == "sglang":
-        chosen = _sglang(load)
+        chosen = _sglang(load, topology)
     elif engine == "trtllm":
         chosen = _trtllm(load)
     else:
@@ -357,6 +360,9 @@ def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
         batched_tokens=chosen.batched_tokens,
         max_seqs=max(chosen.max_seqs or ranked, 1),
         max_graph=chosen.max_graph,
+        # trtllm_mla, trtllm_mha and nsa page by 64 tokens, and where SGLang pages by 1 it moves
+        # neighbouring pages as one piece.
+        block_size=64 if engine == "sglang" else None,
     )
 
 
@@ -383,8 +389,11 @@ class _Settings(NamedTuple):
     max_graph: int | None = None
 
 
-def _sglang(load: _Load) -> _Settings:
+def _sglang(load: _Load, topology: Topology) -> _Settings:
     """dsr1_fp8_{b200,h200}.sh, dsr1_fp4_b200.sh, glm5_fp8_b200.sh, qwen3.5_*_b200.sh."""
+    if load.split and load.gpu.startswith("G"):
+        # recipes of GB200 and GB300 in the same repository: --mem-fraction-static 0.95.
+        return _Settings("fp8", 0.95, 24576)
     if "GLM" in load.model:
         return _Settings("fp8", 0.85, 32768)
     if "Qwen3.5" in load.model:
@@ -394,6 +403,8 @@ def _sglang(load: _Load) -> _Settings:
         return _Settings("auto", 0.82, 32768, seqs, seqs)
     if load.precision == "fp4":
         return _Settings("fp8", 0.85, 16384, 256, 256)
+    if topology.tp == 4:
+        return _Settings("fp8", 0.95, 8192, 32, 32)
     return _Settings("fp8", 0.82, 32768, 128, 128)
 
 
@@ -438,18 +449,30 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
         concurrency=int(row["conc"]),
         isl=int(row["isl"]),
         osl=int(row["osl"]),
+        split=row["disagg"] == "True",
     )
     # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed for all rows).
     drafts = 3 if row["spec_method"] == "mtp" else 0
     disagg = row["disagg"] == "True"
 
+    workers = {name: int(row[f"{name}_num_workers"]) for name in ("prefill", "decode")}
+    stated = {
+        name: max(int(row[f"{name}_tp"]), int(row[f"{name}_ep"])) for name in ("prefill", "decode")
+    }
+    if disagg and sum(workers[name] * stated[name] for name in workers) != int(row["gpus"]):
+        # Some rows state 1 for both degrees; equal workers are all that the total can tell.
+        each, rest = divmod(int(row["gpus"]), sum(workers.values()))
+        if set(stated.values()) != {1} or rest or each & (each - 1):
+            raise PlanError("gpus", "do not add up from the degrees", "workers x degrees")
+        stated = dict.fromkeys(stated, each)
+
     def side(name: str) -> tuple[Topology, int]:
-        tp, ep = int(row[f"{name}_tp"]), int(row[f"{name}_ep"])
-        gpus = max(tp, ep)
+        ep = int(row[f"{name}_ep"])
+        gpus = stated[name]
         wide = row[f"{name}_dp_attention"] == "True"
         experts = gpus if ep > 1 else 1
         topology = Topology(dp=gpus, ep=experts) if wide else Topology(tp=gpus, ep=experts)
-        return topology, int(row[f"{name}_num_workers"])
+        return topology, workers[name]
 
     if disagg:
         deployment = _split(engine, load, side("prefill"), side("decode"), drafts=drafts)

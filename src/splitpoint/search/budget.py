@@ -41,8 +41,11 @@ def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float
     n = min(n, held, len(curve.decode) - 1)
     fresh = budget - n * (1 + curve.drafts)
     index = int(np.ceil(n))
+    work = curve.mixed[budget]
+    if curve.apart:
+        work = curve.decode[index] + curve.mixed[int(np.ceil(fresh))]
     picos = (
-        float(curve.mixed[budget])
+        float(work)
         + float(curve.decode_context[index]) * n * profile.context
         + fresh * profile.pairs / profile.new_tokens * curve.prefill_pair
     )

@@ -41,6 +41,7 @@ POOL = _columns(
     "full",
     "fixed",
     "drafts",
+    "apart",
     "seats",
     "budget",
     "caching",
