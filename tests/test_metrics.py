@@ -68,6 +68,7 @@ def run_of(
             mixed_steps=none.copy(),
             preemptions=np.full(len(roles), 2, dtype=np.int32),
             hit_tokens=np.full(len(roles), 30, dtype=np.int64),
+            host_hit_tokens=np.full(len(roles), 12, dtype=np.int64),
             queried_tokens=np.full(len(roles), 120, dtype=np.int64),
         ),
         series=Series(
@@ -264,7 +265,7 @@ def test_pool_load_weighs_states_by_the_seconds_they_held() -> None:
     assert prefill.held_mean == pytest.approx(0.1)
     assert prefill.waiting_mean == pytest.approx(0.2)
     assert prefill.busy_share == pytest.approx(0.2)
-    assert prefill.hit_share == 0.25
+    assert (prefill.hit_share, prefill.host_share) == (0.25, 0.1)
     assert (decode.used_mean, decode.waiting_mean) == (1.0, 3.0)
 
 

@@ -71,7 +71,7 @@ class Throughput(Record, frozen=True, kw_only=True):
 class PoolLoad(Record, frozen=True, kw_only=True):
     """What some KV pools saw. Shares are of usable blocks, averaged over time and
     pools; `waiting_mean` is per pool; `busy_share`, preemptions and hits are over the whole
-    run."""
+    run: `hit_share` of the tokens asked for, `host_share` of them from host memory."""
 
     used_mean: float
     used_p99: float
@@ -80,6 +80,7 @@ class PoolLoad(Record, frozen=True, kw_only=True):
     busy_share: float
     preemptions: int
     hit_share: float
+    host_share: float
 
 
 def finished(run: Run) -> Flags:
@@ -320,6 +321,7 @@ def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
     seconds = np.concatenate(weights) if weights else np.empty(0)
     queried = int(run.instances.queried_tokens[rows].sum())
     hits = int(run.instances.hit_tokens[rows].sum())
+    reloaded = int(run.instances.host_hit_tokens[rows].sum())
     busy = float(run.instances.busy_s[rows].sum())
     return PoolLoad(
         used_mean=_weighted_mean(used, seconds),
@@ -329,6 +331,7 @@ def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
         busy_share=busy / (run.duration_s * len(rows)) if run.duration_s and len(rows) else 0.0,
         preemptions=int(run.instances.preemptions[rows].sum()),
         hit_share=hits / queried if queried else 0.0,
+        host_share=reloaded / queried if queried else 0.0,
     )
 
 

@@ -31,6 +31,7 @@ from splitpoint.inputs.engine import (
     Engine,
     EngineName,
     GraphMode,
+    HostGib,
     KvDtype,
     Sequences,
     Tokens,
@@ -71,6 +72,8 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()
+    host_kv_gib: HostGib = 0.0
+    host_bandwidth: LinkBandwidth = 50e9
 
 
 class Search(Record, frozen=True, kw_only=True):

@@ -51,6 +51,7 @@ class InstanceState(Record, frozen=True, kw_only=True):
     waiting_mean: float
     preemptions: int
     prefix_hit_share: float
+    host_hit_share: float
     prefill_steps: int
     decode_steps: int
     mixed_steps: int
@@ -240,6 +241,7 @@ def _instance(run: Run, row: int) -> InstanceState:
         waiting_mean=seen.waiting_mean,
         preemptions=seen.preemptions,
         prefix_hit_share=seen.hit_share,
+        host_hit_share=seen.host_share,
         prefill_steps=int(table.prefill_steps[row]),
         decode_steps=int(table.decode_steps[row]),
         mixed_steps=int(table.mixed_steps[row]),
