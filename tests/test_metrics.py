@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from splitpoint import metrics
+from splitpoint.errors import PlanError
 from splitpoint.inputs.workload import Slo
 from splitpoint.run import OUTCOMES, Instances, Requests, Run, Series
 
@@ -230,6 +231,18 @@ def test_throughput_of_a_steady_closed_loop_is_the_same_for_any_length() -> None
 def test_eight_waves_lose_exactly_the_first_and_the_last() -> None:
     window = metrics.steady_window(closed_loop(4, 8))
     assert (window.start, window.end) == (1.0, 7.0)
+
+
+def test_warm_up_and_cool_down_are_cut_as_asked() -> None:
+    run = closed_loop(4, 8)
+    for warm_up, cool_down, start, end in ((0.25, 0.125, 2.0, 7.0), (0.0, 0.5, 0.0, 4.0)):
+        cuts = metrics.Cuts(warm_up=warm_up, cool_down=cool_down)
+        window = metrics.steady_window(run, cuts)
+        assert (window.start, window.end) == (start, end)
+        assert metrics.throughput(run, cuts).input == pytest.approx(400)
+    for warm_up, cool_down in ((-0.1, 0.0), (0.5, 0.5), (float("nan"), 0.0)):
+        with pytest.raises(PlanError, match="warm-up"):
+            metrics.steady_window(run, metrics.Cuts(warm_up=warm_up, cool_down=cool_down))
 
 
 def test_a_run_too_short_for_a_window_is_taken_whole() -> None:

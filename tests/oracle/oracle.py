@@ -359,6 +359,7 @@ class Oracle:
         self.turns = [0, 0]
         self.sticky: dict[tuple[int, int], Rank] = {}
         # Per side: which rank was last sent each start of a prompt, least recent first.
+        self.lost = False
         self.trees: tuple[dict[tuple[int, ...], Rank], ...] = ({}, {})
 
     def _requests(self, trace: Trace, seed: int) -> list[Request]:
@@ -520,6 +521,9 @@ class Oracle:
 
     def approximate(self, r: Request, side: int, ranks: list[Rank], by_load: Rank) -> Rank:
         settings = self.world.tree
+        if settings.lost_s is not None and self.now >= picos(settings.lost_s) and not self.lost:
+            self.lost = True
+            self.trees = ({}, {})
         tree = self.trees[side]
         starts = r.chain[: math.ceil(covered(r) / r.id_tokens)]
         known = 0

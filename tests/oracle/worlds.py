@@ -177,6 +177,7 @@ def tree(random: Random) -> Tree:
         balance_abs=random.choice([0, 1, 64]),
         balance_rel=random.choice([0.0, 1.5]),
         tokens=random.choice([0, 20, 100, 2**24]),
+        lost_s=random.choice([None, 0.0, 2e-3]),
     )
 
 

@@ -151,6 +151,8 @@ def _check_pools(world: World) -> bool:
     for record, where in ((world.scores, "world.scores"), (world.tree, "world.tree")):
         for name in record.__struct_fields__:
             value = getattr(record, name)
+            if value is None:
+                continue
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"{where}.{name}", f"{value}", "a finite number, 0 or more")
     if world.abort_s is not None and not 0 <= world.abort_s <= LONGEST_S:
@@ -420,6 +422,8 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
     rules.balance_abs = world.tree.balance_abs
+    lost = world.tree.lost_s
+    rules.tree_lost = NEVER if lost is None else round(min(lost, LONGEST_S) * PICOS)
     rules.tree_ids = world.tree.tokens // max(1, trace.block_tokens)
     rules.closed = closed
     rules.leaps = leaps

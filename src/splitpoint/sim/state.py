@@ -190,6 +190,7 @@ RULES = _columns(
     "abort",
     "nodes",
     "balance_abs",
+    "tree_lost",
     "tree_ids",
 )
 CLOCK = _columns(

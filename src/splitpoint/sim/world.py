@@ -54,13 +54,15 @@ class Tree(Record, frozen=True, kw_only=True):
 
     `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
     requests apart, and times as many, from which load alone decides. `tokens`: the most that the
-    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed).
+    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed). `lost_s`: when
+    the router restarts and knows no prompt any more; None: never.
     """
 
     cache_threshold: float = 0.3
     balance_abs: int = 64
     balance_rel: float = 1.5
     tokens: int = 2**24
+    lost_s: float | None = None
 
 
 class World(Record, frozen=True, kw_only=True):
