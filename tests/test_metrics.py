@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
 from splitpoint import metrics
+from splitpoint.errors import PlanError
 from splitpoint.inputs.workload import Slo
 from splitpoint.run import OUTCOMES, Instances, Requests, Run, Series
 
@@ -68,6 +69,7 @@ def run_of(
             mixed_steps=none.copy(),
             preemptions=np.full(len(roles), 2, dtype=np.int32),
             hit_tokens=np.full(len(roles), 30, dtype=np.int64),
+            host_hit_tokens=np.full(len(roles), 12, dtype=np.int64),
             queried_tokens=np.full(len(roles), 120, dtype=np.int64),
         ),
         series=Series(
@@ -231,6 +233,18 @@ def test_eight_waves_lose_exactly_the_first_and_the_last() -> None:
     assert (window.start, window.end) == (1.0, 7.0)
 
 
+def test_warm_up_and_cool_down_are_cut_as_asked() -> None:
+    run = closed_loop(4, 8)
+    for warm_up, cool_down, start, end in ((0.25, 0.125, 2.0, 7.0), (0.0, 0.5, 0.0, 4.0)):
+        cuts = metrics.Cuts(warm_up=warm_up, cool_down=cool_down)
+        window = metrics.steady_window(run, cuts)
+        assert (window.start, window.end) == (start, end)
+        assert metrics.throughput(run, cuts).input == pytest.approx(400)
+    for warm_up, cool_down in ((-0.1, 0.0), (0.5, 0.5), (float("nan"), 0.0)):
+        with pytest.raises(PlanError, match="warm-up"):
+            metrics.steady_window(run, metrics.Cuts(warm_up=warm_up, cool_down=cool_down))
+
+
 def test_a_run_too_short_for_a_window_is_taken_whole() -> None:
     window = metrics.steady_window(split_run())
     assert (window.start, window.end) == (0.0, 5.0)
@@ -264,7 +278,7 @@ def test_pool_load_weighs_states_by_the_seconds_they_held() -> None:
     assert prefill.held_mean == pytest.approx(0.1)
     assert prefill.waiting_mean == pytest.approx(0.2)
     assert prefill.busy_share == pytest.approx(0.2)
-    assert prefill.hit_share == 0.25
+    assert (prefill.hit_share, prefill.host_share) == (0.25, 0.1)
     assert (decode.used_mean, decode.waiting_mean) == (1.0, 3.0)
 
 

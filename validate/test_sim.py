@@ -110,7 +110,7 @@ def test_unpulled_blocks_stay_for_the_lease() -> None:
 def test_simulator_and_oracle_agree_on_five_thousand_worlds() -> None:
     for seed in range(5000):
         random = Random(seed)
-        world, requests = worlds.world(random), worlds.trace(random)
+        world, requests = worlds.case(random)
         assert compare.differences(world, requests, seed) == [], f"seed {seed}"
 
 

@@ -311,6 +311,9 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the run here (.npz).")] = None,
     curve: Curve = None,
+    warm_up: Annotated[float, typer.Option(help="First share of the requests without rate.")] = 1
+    / 8,
+    cool_down: Annotated[float, typer.Option(help="Last share of them without rate.")] = 1 / 8,
     sets: Sets = None,
     as_json: Json = False,
 ) -> None:
@@ -318,12 +321,14 @@ def simulate(
     from splitpoint import run as runs
     from splitpoint.inputs.plan import read_plan_or_deployment
     from splitpoint.inputs.traces import read
+    from splitpoint.metrics import Cuts
     from splitpoint.report import terminal
     from splitpoint.verdict.replay import replay, requests_of
 
     asked = read_plan_or_deployment(file, _with_curve(sets, curve))
     requests = read(trace) if trace else requests_of(asked, base=file.parent, where=str(file))
-    summary, run = replay(asked, requests, seed=seed)
+    cuts = Cuts(warm_up=warm_up, cool_down=cool_down)
+    summary, run = replay(asked, requests, seed=seed, cuts=cuts)
     if out is not None:
         runs.write(run, out)
     _emit(summary, as_json, lambda console: terminal.render_run(summary, console))

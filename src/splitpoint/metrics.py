@@ -9,6 +9,7 @@ Rates are taken over the steady window (`steady_window`), so that ramp-up and dr
 import numpy as np
 from numpy.typing import NDArray
 
+from splitpoint.errors import PlanError
 from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
 from splitpoint.run import DONE, Run
@@ -16,9 +17,19 @@ from splitpoint.run import DONE, Run
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 
-# The first and the last eighth of the requests are ramp-up and drain: in a closed loop of c
-# users that sends 8 x c requests these are exactly the first and the last wave.
-EDGE_SHARE = 1 / 8
+
+class Cuts(Record, frozen=True, kw_only=True):
+    """Shares of the finished requests, in order of their ends, that are warm-up and cool-down.
+
+    An eighth each unless asked otherwise: in a closed loop of c users that sends 8 x c requests
+    these are exactly the first and the last wave.
+    """
+
+    warm_up: float = 1 / 8
+    cool_down: float = 1 / 8
+
+
+EIGHTHS = Cuts()
 
 # Published: median coefficient of variation of the same configuration run again, InferenceX
 # DeepSeek-R1 rows (2025-10 to 2026-09). The simulator itself repeats exactly.
@@ -71,7 +82,7 @@ class Throughput(Record, frozen=True, kw_only=True):
 class PoolLoad(Record, frozen=True, kw_only=True):
     """What some KV pools saw. Shares are of usable blocks, averaged over time and
     pools; `waiting_mean` is per pool; `busy_share`, preemptions and hits are over the whole
-    run."""
+    run: `hit_share` of the tokens asked for, `host_share` of them from host memory."""
 
     used_mean: float
     used_p99: float
@@ -80,6 +91,7 @@ class PoolLoad(Record, frozen=True, kw_only=True):
     busy_share: float
     preemptions: int
     hit_share: float
+    host_share: float
 
 
 def finished(run: Run) -> Flags:
@@ -191,29 +203,33 @@ def meets_slo(run: Run, slo: Slo) -> bool:
     return not (slowest_start > slo.ttft_s or slowest_pace > slo.tpot_s)
 
 
-def steady_window(run: Run) -> Window:
-    """From the end of the first eighth of the finished requests to that of the first 7/8.
+def steady_window(run: Run, cuts: Cuts = EIGHTHS) -> Window:
+    """From the end of the last request of the warm-up to that of the last before the cool-down;
+    from the first arrival without a warm-up (also where its share makes no whole request).
 
-    The whole run, from first arrival to last end, where that is no stretch of time (fewer than
-    eight requests, or all ending together).
+    The whole run, from first arrival to last end, where that is no stretch of time.
     """
+    if not (cuts.warm_up >= 0 and cuts.cool_down >= 0 and cuts.warm_up + cuts.cool_down < 1):
+        what = f"{cuts.warm_up} and {cuts.cool_down} of the requests"
+        raise PlanError("warm-up and cool-down", what, "shares that leave something between them")
     ends = np.sort(run.requests.end_s[finished(run)])
     if len(ends) == 0:
         return Window(start=0.0, end=max(run.duration_s, 0.0))
-    edge = int(len(ends) * EDGE_SHARE)
-    window = Window(start=float(ends[edge - 1]), end=float(ends[len(ends) - edge - 1]))
-    if edge == 0 or window.length <= 0:
-        return Window(start=float(np.nanmin(run.requests.arrive_s)), end=float(ends[-1]))
-    return window
+    arrived = float(np.nanmin(run.requests.arrive_s))
+    first, last = int(len(ends) * cuts.warm_up), int(len(ends) * cuts.cool_down)
+    window = Window(
+        start=float(ends[first - 1]) if first else arrived, end=float(ends[len(ends) - last - 1])
+    )
+    return window if window.length > 0 else Window(start=arrived, end=float(ends[-1]))
 
 
-def throughput(run: Run) -> Throughput:
+def throughput(run: Run, cuts: Cuts = EIGHTHS) -> Throughput:
     """Tokens of finished requests in the steady window over its seconds.
 
     Input tokens count when their prefill ends, the first output token when it comes, the others
     evenly from it to the end of the request.
     """
-    window = steady_window(run)
+    window = steady_window(run, cuts)
     if window.length <= 0:
         return Throughput(input=0.0, output=0.0)
     done = finished(run)
@@ -245,41 +261,41 @@ def whole_seconds(run: Run) -> float:
     return float(ends.max() - run.requests.arrive_s.min()) if len(ends) else 0.0
 
 
-def goodput(run: Run, slo: Slo) -> float:
+def goodput(run: Run, slo: Slo, cuts: Cuts = EIGHTHS) -> float:
     """Good requests that end in the steady window over its seconds, of the whole cluster."""
-    window = steady_window(run)
+    window = steady_window(run, cuts)
     if window.length <= 0:
         return 0.0
     return float(_inside(run.requests.end_s[good(run, slo)], window).sum()) / window.length
 
 
-def mean_prefilling(run: Run) -> float:
+def mean_prefilling(run: Run, cuts: Cuts = EIGHTHS) -> float:
     """Mean number of requests that hold prefill-side KV, from prefill start to transfer end (or
     prefill end), in the steady window."""
     requests = run.requests
     end = np.where(
         np.isnan(requests.transfer_end_s), requests.prefill_end_s, requests.transfer_end_s
     )
-    return _mean_present(requests.prefill_start_s, end, steady_window(run))
+    return _mean_present(requests.prefill_start_s, end, steady_window(run, cuts))
 
 
-def mean_decoding(run: Run) -> float:
+def mean_decoding(run: Run, cuts: Cuts = EIGHTHS) -> float:
     """Mean number of requests between their first and their last token, in the steady window."""
     requests = run.requests
-    return _mean_present(requests.first_token_s, requests.end_s, steady_window(run))
+    return _mean_present(requests.first_token_s, requests.end_s, steady_window(run, cuts))
 
 
-def mean_after_prefill(run: Run) -> float:
+def mean_after_prefill(run: Run, cuts: Cuts = EIGHTHS) -> float:
     """Mean number of requests that hold decode-side KV or wait for it, from the end of their
     prefill to their end, in the steady window."""
     requests = run.requests
-    return _mean_present(requests.prefill_end_s, requests.end_s, steady_window(run))
+    return _mean_present(requests.prefill_end_s, requests.end_s, steady_window(run, cuts))
 
 
-def mean_shut_out(run: Run, pool: int, blocks: int) -> float:
+def mean_shut_out(run: Run, pool: int, blocks: int, cuts: Cuts = EIGHTHS) -> float:
     """Mean number of requests that wait while their rank has fewer than `blocks` blocks free, in
     the steady window: those that KV memory keeps waiting, not compute."""
-    window = steady_window(run)
+    window = steady_window(run, cuts)
     if window.length <= 0:
         return 0.0
     total = 0.0
@@ -292,14 +308,14 @@ def mean_shut_out(run: Run, pool: int, blocks: int) -> float:
     return total / window.length
 
 
-def demand_p99(run: Run, pool: int, blocks: int) -> float:
+def demand_p99(run: Run, pool: int, blocks: int, cuts: Cuts = EIGHTHS) -> float:
     """The 99th percentile, over time and ranks of the steady window, of
     (blocks in use + `blocks` x requests that they keep waiting) / usable blocks.
 
     Requests wait for memory where fewer than `blocks` are free, so it is above 1 if and only if
     that is so for more than a hundredth of the time.
     """
-    window = steady_window(run)
+    window = steady_window(run, cuts)
     weights: list[Floats] = []
     asked: list[Floats] = []
     for row in np.flatnonzero(run.instances.pool == pool):
@@ -312,14 +328,14 @@ def demand_p99(run: Run, pool: int, blocks: int) -> float:
     return _weighted_percentile(asked, np.concatenate(weights), 99) if weights else 0.0
 
 
-def pool_load(run: Run, pool: int) -> PoolLoad:
+def pool_load(run: Run, pool: int, cuts: Cuts = EIGHTHS) -> PoolLoad:
     """What pool number `pool` saw in the steady window."""
-    return load_of(run, np.flatnonzero(run.instances.pool == pool))
+    return load_of(run, np.flatnonzero(run.instances.pool == pool), cuts)
 
 
-def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
+def load_of(run: Run, rows: NDArray[np.intp], cuts: Cuts = EIGHTHS) -> PoolLoad:
     """What these KV pools (rows of `Run.instances`) saw together in the steady window."""
-    window = steady_window(run)
+    window = steady_window(run, cuts)
     weights: list[Floats] = []
     used: list[Floats] = []
     held: list[Floats] = []
@@ -337,6 +353,7 @@ def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
     seconds = np.concatenate(weights) if weights else np.empty(0)
     queried = int(run.instances.queried_tokens[rows].sum())
     hits = int(run.instances.hit_tokens[rows].sum())
+    reloaded = int(run.instances.host_hit_tokens[rows].sum())
     busy = float(run.instances.busy_s[rows].sum())
     return PoolLoad(
         used_mean=_weighted_mean(used, seconds),
@@ -346,6 +363,7 @@ def load_of(run: Run, rows: NDArray[np.intp]) -> PoolLoad:
         busy_share=busy / (run.duration_s * len(rows)) if run.duration_s and len(rows) else 0.0,
         preemptions=int(run.instances.preemptions[rows].sum()),
         hit_share=hits / queried if queried else 0.0,
+        host_share=reloaded / queried if queried else 0.0,
     )
 
 

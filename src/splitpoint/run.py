@@ -29,8 +29,8 @@ Ints = NDArray[np.int32]
 OUTCOMES = ("done", "timed_out", "aborted", "infeasible", "unfinished")
 DONE = OUTCOMES.index("done")
 
-FORMAT_VERSION = 1
-# 4 M requests of 16 columns; a hostile archive is refused before it is unpacked.
+FORMAT_VERSION = 2
+# 4 M requests of 17 columns; a hostile archive is refused before it is unpacked.
 MAX_BYTES = 512 * 1024**2
 
 # NumPy's own header reader evaluates Python text; a column of numbers needs no more than this.
@@ -45,7 +45,8 @@ class Requests(Record, frozen=True, kw_only=True):
     """Columns of n requests, in trace order.
 
     Mixed pools leave the transfer columns NaN and `decode_instance` equal to
-    `prefill_instance`. `hit_tokens`: input tokens found in the prefix cache where prefill ran.
+    `prefill_instance`. `hit_tokens`: input tokens found in the prefix cache where prefill ran,
+    `host_hit_tokens` of them reloaded from host memory.
     `outcome` indexes `OUTCOMES`.
     """
 
@@ -61,6 +62,7 @@ class Requests(Record, frozen=True, kw_only=True):
     first_token_s: Floats
     end_s: Floats
     hit_tokens: Ints
+    host_hit_tokens: Ints
     preemptions: Ints
     prefill_instance: Ints
     decode_instance: Ints
@@ -105,6 +107,7 @@ class Instances(Record, frozen=True, kw_only=True):
     preemptions: Ints
     hit_tokens: NDArray[np.int64]
     queried_tokens: NDArray[np.int64]
+    host_hit_tokens: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.pool)

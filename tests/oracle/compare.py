@@ -49,6 +49,7 @@ def _differences(run: Run, oracle: Oracle, mode: str) -> list[str]:
             name, getattr(run.requests, f"{name}_s"), np.where(moments < 0, np.nan, moments / PICOS)
         )
     check("hits", run.requests.hit_tokens, [r.hits for r in oracle.requests])
+    check("reloaded", run.requests.host_hit_tokens, [r.reloaded for r in oracle.requests])
     check("preemptions", run.requests.preemptions, [r.preemptions for r in oracle.requests])
     check("prefill", run.requests.prefill_instance, [r.prefill_rank for r in oracle.requests])
     check("decode", run.requests.decode_instance, [r.decode_rank for r in oracle.requests])
@@ -61,6 +62,7 @@ def _differences(run: Run, oracle: Oracle, mode: str) -> list[str]:
     check("rank preemptions", run.instances.preemptions, [k.preemptions for k in ranks])
     check("rank hits", run.instances.hit_tokens, [k.hit_tokens for k in ranks])
     check("rank queries", run.instances.queried_tokens, [k.queried for k in ranks])
+    check("rank reloaded", run.instances.host_hit_tokens, [k.reloaded_tokens for k in ranks])
     found += _series_differences(run, oracle)
     return found
 

@@ -59,6 +59,7 @@ class Request:
     first_token: int = -1
     end: int = -1
     hits: int = 0
+    reloaded: int = 0
     preemptions: int = 0
     prefill_rank: int = -1
     decode_rank: int = -1
@@ -85,6 +86,8 @@ class Seat:
     demand: int = 0
     backlog: int = 0
     gone: bool = False
+    reloaded: int = 0
+    promised: int = 0
 
     def tokens(self) -> int:
         return self.got + ((self.stepped * self.request.rate) >> 20)
@@ -111,6 +114,10 @@ class Rank:
     steps: dict[str, int] = field(default_factory=lambda: {"p": 0, "d": 0, "m": 0})
     preemptions: int = 0
     hit_tokens: int = 0
+    reloaded_tokens: int = 0
+    # Names of the blocks in host memory, least recently used first, and reloads that hold each.
+    host: dict[tuple[int, ...], int] = field(default_factory=dict)
+    reloads: list[Reload] = field(default_factory=list)
     queried: int = 0
     log: list[tuple[int, int, int, int, int, int]] = field(default_factory=list)
 
@@ -194,6 +201,7 @@ class Rank:
         if not self.spec.prefix_caching or self.full == 0:
             return
         block = self.spec.block_tokens
+        fresh = False
         for j in range(len(seat.columns), min(tokens, covered(source)) // block):
             key = key_of(source, j, block)
             own, seat.loose = seat.loose[: self.full], seat.loose[self.full :]
@@ -207,6 +215,41 @@ class Rank:
                 self.hold(column)
                 self.queue += own
             seat.columns.append(column)
+            fresh = True
+        if fresh:
+            self.copy_to_host([key_of(source, j, block) for j in range(len(seat.columns))])
+
+    def copy_to_host(self, keys: list[tuple[int, ...]]) -> None:
+        """Copy what the host lacks of a run of blocks, if there is room once the run's own blocks
+        are spared; the whole run then counts as used, its end first."""
+        most = self.spec.host_blocks // self.full
+        lacking = [key for key in keys if key not in self.host]
+        if not lacking or not self.spec.host_blocks:
+            return
+        spared = [key for key, holders in self.host.items() if holders or key in keys]
+        if len(lacking) <= most - len(spared):
+            while len(self.host) + len(lacking) > most:
+                del self.host[next(key for key in self.host if key not in spared)]
+            self.host.update(dict.fromkeys(lacking, 0))
+        self.use_on_host(keys)
+
+    def use_on_host(self, keys: list[tuple[int, ...]]) -> None:
+        for key in reversed(keys):
+            if key in self.host and not self.host[key]:
+                self.host[key] = self.host.pop(key)
+
+    def on_host(self, request: Request, most: int) -> int:
+        j = 0
+        while j < most and key_of(request, j, self.spec.block_tokens) in self.host:
+            j += 1
+        return j
+
+    def most_hits(self, request: Request, target: int) -> int:
+        """Blocks that a cache with everything would give: one token is left to compute, which a
+        hybrid does by giving up a block."""
+        block = self.spec.block_tokens
+        named = covered(request) // block
+        return min(named, target // block if self.hybrid else (target - 1) // block)
 
     def cached(self, request: Request, most: int) -> int:
         j = 0
@@ -218,11 +261,7 @@ class Rank:
     def hits(self, request: Request, target: int) -> int:
         if not self.spec.prefix_caching or self.full == 0:
             return 0
-        block = self.spec.block_tokens
-        named = covered(request) // block
-        if self.hybrid:
-            return max(0, self.cached(request, min(named, target // block)) - 1)
-        return self.cached(request, min(named, (target - 1) // block))
+        return max(0, self.cached(request, self.most_hits(request, target)) - self.hybrid)
 
     def seat_hits(self, seat: Seat, count: int) -> None:
         for j in range(count):
@@ -275,6 +314,18 @@ class Flow:
     since: int = 0
 
 
+@dataclass(eq=False)
+class Reload:
+    """Blocks on their way from host memory to a seat."""
+
+    seat: Seat
+    keys: list[tuple[int, ...]]
+    work: int
+    since: int
+    at: int
+    item: int
+
+
 class Oracle:
     """One run. `requests` and `ranks` hold the result."""
 
@@ -308,6 +359,7 @@ class Oracle:
         self.turns = [0, 0]
         self.sticky: dict[tuple[int, int], Rank] = {}
         # Per side: which rank was last sent each start of a prompt, least recent first.
+        self.lost = False
         self.trees: tuple[dict[tuple[int, ...], Rank], ...] = ({}, {})
 
     def front(self, r: Request) -> int:
@@ -378,6 +430,8 @@ class Oracle:
             events: list[tuple[int, int, int]] = []
             events += [(e.end, END, e.index) for e in self.engines if e.busy]
             events += [(f.at, FLOW, f.request.index) for f in self.flows]
+            # Reloads come after transfers, those of decode instances last.
+            events += [(x.at, FLOW, x.item) for k in self.ranks for x in k.reloads]
             events += [(at, LEASE, i) for i, (at, _) in enumerate(self.leases)]
             events += [(at, ARRIVAL, i) for i, at in self.arrivals.items()]
             for i, at in self.deadlines.items():
@@ -399,7 +453,11 @@ class Oracle:
             if kind == END:
                 self.complete(self.engines[index])
             elif kind == FLOW:
-                self.move(next(f for f in self.flows if f.request.index == index))
+                reload = [x for k in self.ranks for x in k.reloads if x.item == index]
+                if reload:
+                    self.reloaded(reload[0])
+                else:
+                    self.move(next(f for f in self.flows if f.request.index == index))
             elif kind == LEASE:
                 _, request = self.leases.pop(index)
                 self.release_source(request)
@@ -467,6 +525,9 @@ class Oracle:
 
     def approximate(self, r: Request, side: int, ranks: list[Rank], by_load: Rank) -> Rank:
         settings = self.world.tree
+        if settings.lost_s is not None and self.now >= picos(settings.lost_s) and not self.lost:
+            self.lost = True
+            self.trees = ({}, {})
         tree = self.trees[side]
         starts = r.chain[: math.ceil(covered(r) / r.id_tokens)]
         known = 0
@@ -575,7 +636,7 @@ class Oracle:
         self.end(r, outcome)
 
     def withdraw(self, seat: Seat) -> None:
-        if seat.state in ("out", "held", "pulling"):
+        if seat.state in ("out", "held", "pulling", "reloading"):
             return
         if seat.state in ("filling", "fresh", "decoding", "ending") and seat.rank.engine.busy:
             seat.gone = True
@@ -590,6 +651,7 @@ class Oracle:
             if seat in places:
                 places.remove(seat)
         rank.release(seat)
+        seat.promised = 0
         rank.expect(seat, 0, 0)
         rank.load -= 1
         seat.state = "out"
@@ -728,7 +790,7 @@ class Oracle:
         rank.running.remove(seat)
         rank.release(seat)
         seat.got = min(seat.tokens(), seat.request.osl)
-        seat.stepped = seat.chunk = seat.computed = 0
+        seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
         seat.target = seat.request.isl + seat.got
         # What was pulled is computed again where it was lost.
         seat.state, seat.local = "waiting", True
@@ -754,50 +816,76 @@ class Oracle:
     def admit(self, rank: Rank, budget: int) -> None:
         spec, k = rank.spec, rank.drafts
         most = min(spec.max_seqs, spec.token_budget // (1 + k))
+        queue = list(rank.waiting)
         while len(rank.running) < most and budget > 0:
             if rank.ready:
+                seat = rank.ready[0]
+                if seat.state == "reloaded":
+                    have = len(seat.columns) * rank.full + len(seat.loose)
+                    chunk = self.enter_batch(rank, seat, len(seat.columns), have, budget)
+                    if chunk == 0:
+                        return
+                    rank.ready.pop(0)
+                    budget -= chunk
+                    continue
                 if budget < 1 + k:
                     return
-                seat = rank.ready.pop(0)
+                rank.ready.pop(0)
                 seat.state = "fresh"
                 rank.running.append(seat)
                 budget -= 1 + k
                 continue
-            if not rank.waiting:
+            if not queue:
                 return
-            seat = rank.waiting[0]
+            seat = queue.pop(0)
             if not seat.local:
                 if not self.reserve(rank, seat):
                     return
                 continue
-            r = seat.request
-            hits = rank.hits(r, seat.target)
-            seat.computed = hits * spec.block_tokens
-            chunk = self.chunk_of(rank, seat, budget)
-            first = rank.held_blocks(seat.computed + chunk + k, chunk)
-            whole = rank.held_blocks(seat.target, spec.in_flight)
-            need = max(first, whole) - hits * rank.full
-            if chunk == 0 or need > rank.free_after_hits(r, hits):
-                seat.computed = 0
+            answer = self.reload(rank, seat)
+            if answer == "room":
                 return
-            rank.waiting.pop(0)
-            rank.running.append(seat)
-            seat.state = "filling"
-            rank.seat_hits(seat, hits)
-            rank.resize(seat, first)
-            seat.chunk = chunk
-            rank.name_blocks(seat, r, min(seat.computed + chunk, r.isl))
-            rank.expect(seat, 0, seat.target - seat.computed)
+            if answer == "wait":
+                continue
+            chunk = self.enter_batch(rank, seat, rank.hits(seat.request, seat.target), 0, budget)
+            if chunk == 0:
+                return
+            rank.waiting.remove(seat)
             budget -= chunk
-            if r.prefill_start < 0:
-                r.prefill_start = self.now
-                r.hits = seat.computed
-                if spec.prefix_caching:
-                    rank.hit_tokens += seat.computed
-                    rank.queried += seat.target
-                link = self.world.link
-                if link is not None and link.layerwise and spec.role == "prefill":
-                    self.enqueue(r)
+
+    def enter_batch(self, rank: Rank, seat: Seat, hits: int, have: int, budget: int) -> int:
+        """Start a seat with its first chunk, if that and its whole input fit; 0 if not."""
+        spec, k, r = rank.spec, rank.drafts, seat.request
+        seat.computed = hits * spec.block_tokens
+        chunk = self.chunk_of(rank, seat, budget)
+        first = rank.held_blocks(seat.computed + chunk + k, chunk)
+        whole = rank.held_blocks(seat.target, spec.in_flight)
+        need = max(first, whole) - (have or hits * rank.full)
+        free = len(rank.queue) if have else rank.free_after_hits(r, hits)
+        if chunk == 0 or need > free:
+            seat.computed = 0
+            return 0
+        rank.running.append(seat)
+        seat.state = "filling"
+        if not have:
+            rank.seat_hits(seat, hits)
+        rank.resize(seat, first)
+        seat.chunk = chunk
+        seat.promised = 0
+        rank.name_blocks(seat, r, min(seat.computed + chunk, r.isl))
+        rank.expect(seat, 0, seat.target - seat.computed)
+        if r.prefill_start < 0:
+            r.prefill_start = self.now
+            r.hits = seat.computed
+            r.reloaded = seat.reloaded * spec.block_tokens
+            if spec.prefix_caching:
+                rank.hit_tokens += seat.computed
+                rank.reloaded_tokens += r.reloaded
+                rank.queried += seat.target
+            link = self.world.link
+            if link is not None and link.layerwise and spec.role == "prefill":
+                self.enqueue(r)
+        return chunk
 
     def complete(self, engine: Engine) -> None:
         engine.busy = False
@@ -848,6 +936,70 @@ class Oracle:
         rank = seat.rank
         have = len(seat.columns) * rank.full + len(seat.loose)
         rank.resize(seat, min(have, rank.held_blocks(tokens, 1 + rank.drafts)))
+
+    # Host memory ------------------------------------------------------------------------------
+
+    def reload(self, rank: Rank, seat: Seat) -> str:
+        """Fetch what only host memory has: "no" (nothing), "room" (not enough of it), or "wait"."""
+        r, block = seat.request, rank.spec.block_tokens
+        if not rank.spec.host_blocks or not rank.spec.prefix_caching or rank.full == 0:
+            return "no"
+        most = rank.most_hits(r, seat.target)
+        found = rank.cached(r, most)
+        total = rank.on_host(r, most) - rank.hybrid
+        if total <= found:
+            return "no"
+        keys = [key_of(r, j, block) for j in range(total)]
+        if rank.host[keys[found]]:
+            return "wait"
+        new = max(rank.spec.in_flight, rank.spec.token_budget)
+        whole = rank.held_blocks(seat.target + rank.drafts, new)
+        seats = [s for other in self.requests for s in other.seats.values()]
+        promised = sum(s.promised for s in seats if s.rank is rank)
+        if whole - rank.full * found + promised > rank.free_after_hits(r, found):
+            return "room"
+        rank.waiting.remove(seat)
+        rank.seat_hits(seat, found)
+        have = rank.full * total
+        rank.resize(seat, have)
+        seat.state = "reloading"
+        seat.reloaded = total - found
+        seat.promised = whole - have
+        rank.expect(seat, whole - have, seat.target - total * block)
+        for key in keys:
+            rank.host[key] += 1
+        self.share_again(rank, len(rank.reloads) + 1)
+        picos = math.ceil(rank.full * rank.spec.block_bytes / rank.spec.host_bandwidth * PICOS)
+        work = (total - found) * picos
+        n = len(self.requests)
+        item = r.index + (n if self.split else 0) + (n if seat is r.seats.get("d") else 0)
+        at = self.now + work * (len(rank.reloads) + 1)
+        rank.reloads.append(Reload(seat, keys, work, self.now, at, item))
+        return "wait"
+
+    def share_again(self, rank: Rank, count: int) -> None:
+        """Settle the reloads under way, which will be `count` with the one that comes or goes."""
+        before = count - 1 if count > len(rank.reloads) else count + 1
+        for other in rank.reloads:
+            other.work = max(0, other.work - (self.now - other.since) // before)
+            other.since = self.now
+            other.at = self.now + other.work * count
+
+    def reloaded(self, reload: Reload) -> None:
+        seat = reload.seat
+        rank = seat.rank
+        rank.reloads.remove(reload)
+        self.share_again(rank, len(rank.reloads))
+        for key in reload.keys:
+            rank.host[key] -= 1
+        rank.use_on_host(reload.keys)
+        self.look(rank)
+        if seat.request.over:
+            self.drop(seat)
+            return
+        rank.name_blocks(seat, seat.request, len(reload.keys) * rank.spec.block_tokens)
+        seat.state = "reloaded"
+        rank.ready.append(seat)
 
     # Handoff ----------------------------------------------------------------------------------
 

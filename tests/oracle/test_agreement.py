@@ -15,7 +15,7 @@ from tests.oracle import compare, worlds
 @given(st.integers(0, 2**32))
 def test_simulator_and_oracle_agree_on_random_worlds(seed: int) -> None:
     random = Random(seed)
-    world, trace = worlds.world(random), worlds.trace(random)
+    world, trace = worlds.case(random)
     assert compare.differences(world, trace, seed) == []
 
 
@@ -23,17 +23,19 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
     seen: set[str] = set()
     for seed in range(120):
         random = Random(seed)
-        world, trace = worlds.world(random), worlds.trace(random)
+        world, trace = worlds.case(random)
         run = compare.simulated(world, trace, seed, True)
         r = run.requests
         seen |= {f"outcome {outcome}" for outcome in r.outcome}
         seen |= {"preempted"} if r.preemptions.any() else set()
         seen |= {"hit"} if r.hit_tokens.any() else set()
+        seen |= {"reloaded"} if r.host_hit_tokens.any() else set()
+        seen |= {"ahead"} if any(pool.batches_in_flight > 1 for pool in world.pools) else set()
         seen |= {"handed over"} if (r.transfer_end_s > 0).any() else set()
         seen |= {"held"} if run.series.held.any() else set()
         seen |= {"ranks"} if (run.instances.rank > 0).any() else set()
         seen |= {"drafts"} if any(pool.curve.drafts for pool in world.pools) else set()
     assert seen >= {
         *(f"outcome {outcome}" for outcome in (0, 1, 2, 3)),
-        *("preempted", "hit", "handed over", "held", "ranks", "drafts"),
+        *("preempted", "hit", "handed over", "held", "ranks", "drafts", "reloaded", "ahead"),
     }

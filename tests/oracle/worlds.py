@@ -5,6 +5,7 @@ from random import Random
 from typing import get_args
 
 import numpy as np
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.inputs.trace import Trace
@@ -55,6 +56,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
     drafts = random.choice([0, 0, 0, 1, 3]) if role != "prefill" else 0
     seats = random.randint(1, 8)
     budget = random.randint(max(block, seats * (1 + drafts)), 60)
+    host = random.choice([0, 0, random.randint(1, 100)])
     return PoolSpec(
         role=role,
         replicas=random.randint(1, 3),
@@ -69,6 +71,9 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         curve=curve(random, seats, budget, drafts),
         acceptance=tuple(random.choice([0.0, 0.3, 0.8, 1.0]) for _ in range(drafts)),
         batches_in_flight=random.choice([1, 2]),
+        host_blocks=host,
+        host_bandwidth=random.choice([1e6, 1e9]),
+        block_bytes=random.choice([1, 1000]),
     )
 
 
@@ -103,7 +108,8 @@ def world(random: Random) -> World:
         per_descriptor=random.choice([0.0, 1e-7]),
         descriptors_per_block=random.choice([0.0, 2.0]),
         layerwise=random.random() < 0.3,
-        lease_s=random.choice([0.0, 1e-3, 30.0]),
+        # Admission without `in_flight` may preempt itself for as long as blocks are held.
+        lease_s=random.choice([0.0, 1e-3, 0.05]),
     )
     pools = (pool(random, "prefill", layout, block), pool(random, "decode", layout, block))
     if random.random() < 0.3:
@@ -123,6 +129,48 @@ def world(random: Random) -> World:
     )
 
 
+def case(random: Random) -> tuple[World, Trace]:
+    """A world and a trace; a third of them prompts that return when a small pool forgot them."""
+    if random.random() < 2 / 3:
+        return world(random), trace(random)
+    requests = returning(random)
+    made = world(random)
+    block = made.pools[0].block_tokens
+    longest = int((requests.isl + requests.osl).max()) // block + 2
+    pools = tuple(
+        replace(
+            pool,
+            kv_blocks=random.randint(2, 4) * longest * len(pool.groups) // 2 + 4,
+            host_blocks=random.choice([0, longest, 10 * longest, 100 * longest]),
+            prefix_caching=random.random() < 0.9,
+        )
+        for pool in made.pools
+    )
+    return replace(made, pools=pools), requests
+
+
+def returning(random: Random) -> Trace:
+    """Requests each of its own, over and over with one of a few prompts, or a part of one."""
+    tokens = random.choice([1, 2, 4, 5, 16])
+    prompts = [range(100 * i, 100 * i + random.randint(4, 20)) for i in range(random.randint(3, 6))]
+    n = random.randint(8, 30)
+    ids = [list(random.choice(prompts))[: random.choice([3, 100, 100])] for _ in range(n)]
+    starts = np.cumsum([0, *map(len, ids)])
+    isl = [max(1, len(some) * tokens - random.choice([0, 0, 1])) for some in ids]
+    return Trace(
+        name="returning",
+        arrive_s=np.cumsum([random.choice([0.0, 1e-6, random.random() * 0.1]) for _ in range(n)]),
+        isl=np.array(isl, np.int32),
+        osl=np.array([random.choice([1, 2, random.randint(1, 20)]) for _ in range(n)], np.int32),
+        session=np.arange(n, dtype=np.int32),
+        turn=np.zeros(n, np.int32),
+        think_s=np.zeros(n),
+        block_starts=starts.astype(np.int64),
+        block_ids=np.array([name for some in ids for name in some], np.int32),
+        block_tokens=tokens,
+    )
+
+
 def scores(random: Random) -> Scores:
     """Weights, none of them included."""
     return Scores(
@@ -137,6 +185,7 @@ def tree(random: Random) -> Tree:
         balance_abs=random.choice([0, 1, 64]),
         balance_rel=random.choice([0.0, 1.5]),
         tokens=random.choice([0, 20, 100, 2**24]),
+        lost_s=random.choice([None, 0.0, 2e-3]),
     )
 
 

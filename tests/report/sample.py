@@ -435,6 +435,7 @@ def run(split: bool = False, instances: int = 4, rows: int = 400, blocks: int = 
         first_token_s=first,
         end_s=first + 5.0,
         hit_tokens=np.zeros(n, np.int32),
+        host_hit_tokens=np.zeros(n, np.int32),
         preemptions=np.zeros(n, np.int32),
         prefill_instance=where,
         decode_instance=to,
@@ -466,6 +467,7 @@ def run(split: bool = False, instances: int = 4, rows: int = 400, blocks: int = 
             mixed_steps=zeros,
             preemptions=np.zeros(instances, np.int32),
             hit_tokens=zeros,
+            host_hit_tokens=zeros,
             queried_tokens=zeros,
         ),
         series=Series(

@@ -1,8 +1,10 @@
 """Worlds from deployments, field by field."""
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.gpu import GIB
 from splitpoint.search.world import candidate_of, path, world
 from tests.search import small
 
@@ -52,3 +54,18 @@ def test_names_tell_budgets_and_routings_apart() -> None:
     }
     assert len(names) == 4
     assert "2xTP1 budget=2048, random" in names
+
+
+def test_host_memory_is_shared_by_the_gpus_of_a_rank() -> None:
+    for tp, gib in ((1, 10.0), (2, 20.0)):
+        one = small.ready(Topology(tp=tp))
+        engine = replace(one.engine, host_kv_gib=gib, host_bandwidth=4e10)
+        ready = replace(one, holding=replace(one.holding, engine=engine))
+        made = world(
+            candidate_of([("mixed", ready, 1)], "session"), small.model(), small.h20(), tokens=1000
+        )
+        (pool,) = made.pools
+        assert pool.block_bytes == one.holding.layout.block_bytes
+        assert pool.host_blocks == 10 * GIB // pool.block_bytes
+        assert pool.host_bandwidth == 4e10
+        assert pool.batches_in_flight == 2

@@ -156,3 +156,14 @@ def test_router_settings_below_zero_are_refused() -> None:
 def test_one_instance_leaves_no_choice(routing: Any) -> None:
     run = simulate(mixed(routing), apart((10, 5), (10, 5)))
     assert list(run.requests.prefill_instance) == [0, 0]
+
+
+def test_a_router_that_restarts_forgets_what_it_sent_where() -> None:
+    # The second prompt goes where the first went, unless the router restarted in between: then to
+    # the rank with the fewest requests, and the third follows the second.
+    ids = [1, 2, 3, 4]
+    long = Row(isl=64, osl=100, ids=ids)
+    rows = trace(long, *(Row(isl=64, osl=1, arrive_s=s, ids=ids) for s in (0.2, 0.4)))
+    for lost, seen in ((None, [0, 0, 0]), (0.1, [0, 1, 1]), (0.3, [0, 0, 1])):
+        world = msgspec.structs.replace(mixed("prefix_approx", replicas=2), tree=Tree(lost_s=lost))
+        assert list(simulate(world, rows).requests.prefill_instance) == seen

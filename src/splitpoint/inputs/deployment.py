@@ -74,6 +74,11 @@ class Topology(Record, frozen=True, kw_only=True):
         """GPUs of one instance."""
         return self.tp * self.dp * self.pp
 
+    @property
+    def rank_gpus(self) -> int:
+        """GPUs that one data-parallel rank's requests lie on."""
+        return self.tp * self.pp
+
     def __str__(self) -> str:
         parts = [f"TP{self.tp}"]
         parts += [f"DP{self.dp}"] if self.dp > 1 else []

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
+from splitpoint.inputs.gpu import LinkBandwidth
 from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
 
@@ -27,6 +28,7 @@ BatchedTokens = Annotated[int, Meta(ge=1, le=MAX_BATCHED_TOKENS)]
 Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQS)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
+HostGib = Annotated[float, Meta(ge=0, le=2**20)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 CurveFile = Annotated[str, Meta(min_length=1, description="a file that `splitpoint fit` wrote")]
 Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
@@ -38,7 +40,10 @@ class Engine(Record, frozen=True, kw_only=True):
     `draft_method`: the model's own draft layers, or the text before; it follows from the model.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
-    rope part in 16 bit and carry scales.
+    rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
+    over all its GPUs, that keeps copies of KV blocks; 0: none. `host_bandwidth`: bytes per second
+    at which one GPU gets them back; published for an H100 on PCIe 5 x16 and blocks of 2 MB, one
+    direction (blog.vllm.ai, 2026-01-08), assumed for any other.
     """
 
     name: EngineName = "vllm"
@@ -60,3 +65,5 @@ class Engine(Record, frozen=True, kw_only=True):
     draft_method: DraftMethod | None = None
     packed_latent: bool | None = None
     curve: CurveFile | None = None
+    host_kv_gib: HostGib = 0.0
+    host_bandwidth: LinkBandwidth = 50e9

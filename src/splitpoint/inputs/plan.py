@@ -32,6 +32,7 @@ from splitpoint.inputs.engine import (
     Engine,
     EngineName,
     GraphMode,
+    HostGib,
     KvDtype,
     Sequences,
     Tokens,
@@ -73,6 +74,8 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()
     curve: CurveFile | None = None
+    host_kv_gib: HostGib = 0.0
+    host_bandwidth: LinkBandwidth = 50e9
 
 
 class Search(Record, frozen=True, kw_only=True):

@@ -128,6 +128,9 @@ def refusal(deployment: Deployment) -> PlanError | None:
         if pool.role == "decode" and pool.topology.pp > 1:
             what = f"{pool}: NIXL's decode side runs without pipeline stages"
             return PlanError("deployment", what, "pp = 1 for decode")
+    if deployment.split and any(pool.engine.host_kv_gib for pool in deployment.pools):
+        what = "NIXL beside an offloading connector is not a recipe yet"
+        return PlanError("engine.host_kv_gib", what, "0 for prefill and decode pools")
     if deployment.split and len({pool.engine.drafts for pool in deployment.pools}) > 1:
         what = "prefill and decode differ in drafts, and NIXL refuses the handshake"
         return PlanError("deployment", what, "the same drafts on both sides")
@@ -165,6 +168,10 @@ def flags(pool: Pool, served: str) -> list[tuple[str, ...]]:
         words.append(("--compilation-config", _json(_graphs(engine))))
     else:
         words.append(("--enforce-eager",))
+    if engine.host_kv_gib:
+        # vllm/config/cache.py of 0.32: GiB over all GPUs of a rank.
+        words.append(("--kv-offloading-backend", "native"))
+        words.append(("--kv-offloading-size", f"{engine.host_kv_gib:g}"))
     if engine.drafts:
         words.append(("--speculative-config", _json(_drafts(engine))))
     if pool.role != "mixed":

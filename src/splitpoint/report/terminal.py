@@ -713,6 +713,7 @@ def render_run(summary: Summary, console: Console) -> None:
             Column("held"),
             Column("busy"),
             Column("hits"),
+            *([Column("of host")] if _reloads(summary) else []),
             Column("waiting"),
             Column("preempted"),
         ],
@@ -736,6 +737,11 @@ def _known_seconds(value: float | None) -> str:
     return words.UNKNOWN if value is None else words.seconds(value)
 
 
+def _reloads(summary: Summary) -> bool:
+    """Whether anything came back from host memory."""
+    return any(state.host_hit_share > 0 for state in summary.instances)
+
+
 def _instance_row(summary: Summary, state: InstanceState) -> list[str]:
     ranked = any(s.pool == state.pool and s.rank > 0 for s in summary.instances)
     first = min(s.instance for s in summary.instances if s.pool == state.pool)
@@ -748,6 +754,7 @@ def _instance_row(summary: Summary, state: InstanceState) -> list[str]:
         words.percent(state.kv_held_mean),
         words.percent(state.busy_share),
         words.percent(state.prefix_hit_share),
+        *([words.percent(state.host_hit_share)] if _reloads(summary) else []),
         words.three(round(state.waiting_mean, 2)),
         units.count(state.preemptions),
     ]

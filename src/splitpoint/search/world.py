@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
-from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines import rules
 from splitpoint.pricing.handoff import handoff
@@ -136,4 +136,7 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         acceptance=ready.acceptance,
         gpus=ready.topology.gpus,
         batches_in_flight=2 if rules(engine, ready.topology).overlapped else 1,
+        host_blocks=int(engine.host_kv_gib * GIB / ready.topology.rank_gpus) // layout.block_bytes,
+        host_bandwidth=engine.host_bandwidth,
+        block_bytes=layout.block_bytes,
     )

@@ -8,9 +8,10 @@ computed again), and nothing admitted in a step that preempted.
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import held, take
 from splitpoint.sim.handoff import enqueue_remote
+from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
 from splitpoint.sim.kernel import Rows, kernel
 from splitpoint.sim.link import begin_transfer
-from splitpoint.sim.prefix import hits, hold, idle_hits, register
+from splitpoint.sim.prefix import hits, hold, idle_hits, matched, reusable
 from splitpoint.sim.seats import (
     LISTS,
     QUEUE,
@@ -24,10 +25,20 @@ from splitpoint.sim.seats import (
     leave_decoders,
     leave_queue,
     leave_seat,
+    promise,
     request_of,
     scheduled_blocks,
 )
-from splitpoint.sim.state import DECODING, FILLING, PULLING, REMOTE, WAITING, Sim
+from splitpoint.sim.state import (
+    DECODING,
+    FILLING,
+    PULLING,
+    RELOADED,
+    RELOADING,
+    REMOTE,
+    WAITING,
+    Sim,
+)
 
 
 @kernel
@@ -101,6 +112,7 @@ def _preempt(s: Sim, ticket: int) -> None:
     t.state = WAITING
     t.chunk = 0
     t.computed = 0
+    t.reloaded = 0
     t.target = s.requests[q].isl + t.got
     chain.prepend(s.places, LISTS * r + QUEUE, ticket)
     rank.waiting += 1
@@ -149,9 +161,7 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     rank.pairs += _pairs(t.computed, chunk)
     if pool.caching == 1:
         q = request_of(s, ticket)
-        full = min(t.computed + chunk, s.cover[q]) // pool.block
-        if full > t.named:
-            register(s, ticket, q, full)
+        name_blocks(s, ticket, q, min(t.computed + chunk, s.cover[q]) // pool.block)
 
 
 @kernel
@@ -177,20 +187,19 @@ def _continue_prefills(s: Sim, r: int, budget: int) -> int:
 def _admit(s: Sim, r: int, budget: int, now: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
+    ticket = s.places.head[LISTS * r + QUEUE]
     while rank.running < pool.seats and budget > 0:
-        ticket = s.places.head[LISTS * r + READY]
-        if ticket >= 0:
+        ready = s.places.head[LISTS * r + READY]
+        if ready >= 0:
             # Loaded requests go first, as vLLM puts them ahead of its waiting queue.
-            if budget < 1 + pool.drafts:
+            tokens = _admit_ready(s, r, ready, budget, now)
+            if tokens == 0:
                 return
-            chain.unlink(s.places, LISTS * r + READY, ticket)
-            join_fresh(s, ticket)
-            budget -= 1 + pool.drafts
-            rank.dirty = 1
+            budget -= tokens
             continue
-        ticket = s.places.head[LISTS * r + QUEUE]
         if ticket < 0:
             return
+        after = s.places.next[ticket]
         if s.tickets[ticket].state == REMOTE:
             if not _reserve(s, r, ticket, now):
                 return
@@ -198,17 +207,48 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
             chunk = _admit_local(s, r, ticket, budget, now)
             if chunk == 0:
                 return
-            budget -= chunk
+            budget -= max(chunk, 0)
+        ticket = after
+
+
+@kernel
+def _admit_ready(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
+    """Give a seat to a request whose KV has come; its tokens in this step, 0 if it must wait."""
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    if t.state == RELOADED:
+        computed = t.named * pool.block
+        chunk = chunk_of(pool, computed, t.target, budget)
+        whole = held(pool, s.windows, t.target, pool.in_flight)
+        first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
+        if chunk == 0 or max(whole, first) - t.blocks > rank.free:
+            return 0
+        chain.unlink(s.places, LISTS * r + READY, ticket)
+        promise(s, ticket, 0)
+        _begin(s, ticket, computed, chunk, first, now)
+        return chunk
+    if budget < 1 + pool.drafts:
+        return 0
+    chain.unlink(s.places, LISTS * r + READY, ticket)
+    join_fresh(s, ticket)
+    rank.dirty = 1
+    return int(1 + pool.drafts)
 
 
 @kernel
 def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
-    """Admit a waiting request if its whole input fits; the tokens of its first chunk, else 0."""
+    """Admit a waiting request if its whole input fits; the tokens of its first chunk, 0 if it
+    does not fit, -1 if it first waits for blocks from host memory."""
     t = s.tickets[ticket]
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
     found = hits(s, r, q, t.target)
+    if pool.host > 0:
+        count = _missing(s, r, ticket)
+        if count > 0:
+            return _reload(s, r, ticket, count, now)
     computed = found * pool.block
     chunk = chunk_of(pool, computed, t.target, budget)
     if chunk == 0:
@@ -216,14 +256,33 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     whole = held(pool, s.windows, t.target, pool.in_flight)
     first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
     need = max(whole, first) - pool.full * found
-    if need > rank.free:
-        return 0
-    if found > 0 and need + pool.full * idle_hits(s, r, q, found) > rank.free:
+    if not _fits(s, r, q, found, need):
         return 0
     leave_queue(s, ticket)
     hold(s, ticket, q, found)
-    t.computed = computed
     t.blocks = pool.full * found
+    _begin(s, ticket, computed, chunk, first, now)
+    return chunk
+
+
+@kernel
+def _fits(s: Sim, r: int, q: int, found: int, need: int) -> bool:
+    """Whether `need` blocks are free on rank `r` once a request has taken its `found` hits."""
+    rank = s.ranks[r]
+    if need > rank.free:
+        return False
+    full = s.pools[rank.pool].full
+    return bool(found == 0 or need + full * idle_hits(s, r, q, found) <= rank.free)
+
+
+@kernel
+def _begin(s: Sim, ticket: int, computed: int, chunk: int, first: int, now: int) -> None:
+    """A request takes a seat and computes its first chunk, with `first` blocks in all."""
+    t = s.tickets[ticket]
+    r = t.rank
+    rank = s.ranks[r]
+    q = request_of(s, ticket)
+    t.computed = computed
     t.state = FILLING
     chain.append(s.places, LISTS * r + RUNNING, ticket)
     chain.append(s.filling, r, ticket)
@@ -237,10 +296,48 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
             enqueue_remote(s, q, now)
         request.prefill_start = now
         request.hits = computed
+        pool = s.pools[rank.pool]
+        request.reloaded = t.reloaded * pool.block
         if pool.counts == 1:
             rank.hits += computed
+            rank.reloaded += request.reloaded
             rank.queried += t.target
-    return chunk
+
+
+@kernel
+def _missing(s: Sim, r: int, ticket: int) -> int:
+    """Blocks that a waiting request would get from host memory, after those in the pool."""
+    t = s.tickets[ticket]
+    q = request_of(s, ticket)
+    most = reusable(s, r, q, t.target)
+    total = reloadable(s, r, q, most) - s.pools[s.ranks[r].pool].hybrid
+    return int(total - matched(s, r, q, most))
+
+
+@kernel
+def _reload(s: Sim, r: int, ticket: int, count: int, now: int) -> int:
+    """Reserve `count` blocks and fetch them from host memory: -1 if they come, or are on their
+    way for another request, 0 if the whole input does not fit beside what reloads will need."""
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    q = request_of(s, ticket)
+    found = matched(s, r, q, reusable(s, r, q, t.target))
+    if on_its_way(s, r, q, found, found + count):
+        return -1
+    whole = held(pool, s.windows, t.target + pool.drafts, max(pool.in_flight, pool.budget))
+    if not _fits(s, r, q, found, whole - pool.full * found + rank.promised):
+        return 0
+    leave_queue(s, ticket)
+    hold(s, ticket, q, found)
+    take(s, r, pool.full * count)
+    t.blocks = pool.full * (found + count)
+    t.state = RELOADING
+    rank.dirty = 1
+    promise(s, ticket, whole - t.blocks)
+    expect(s, ticket, whole - t.blocks, t.target - (found + count) * pool.block)
+    begin_reload(s, ticket, q, count, now)
+    return -1
 
 
 @kernel
@@ -254,9 +351,7 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     found = hits(s, r, q, isl)
     blocks = held(pool, s.windows, isl + pool.drafts, 1 + pool.drafts)
     need = blocks - pool.full * found
-    if need > rank.free:
-        return False
-    if found > 0 and need + pool.full * idle_hits(s, r, q, found) > rank.free:
+    if not _fits(s, r, q, found, need):
         return False
     leave_queue(s, ticket)
     hold(s, ticket, q, found)

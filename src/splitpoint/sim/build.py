@@ -52,9 +52,10 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     requests = _requests(trace, world, seed, closed)
     naming = _names(world, trace, requests)
     _bar(world, pools, windows, requests)
-    tickets = _rows(TICKET, 2 * n if split else n)
+    tickets = 2 * n if split else n
     rules = _rules(world, trace, engines, n, closed, leaps)
     rules.nodes[0] = naming.nodes
+    rules.tickets[0] = tickets
     remembered = 2 * naming.nodes if _approximate(world) else 0
     arrive = np.array(requests.arrive)
     requests.arrive[:] = -1
@@ -65,8 +66,11 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         listed = np.flatnonzero(~is_next)
     ordered = listed[np.argsort(arrive[listed], kind="stable")]
     flows = n if split else 0
+    reloads = tickets if naming.nodes and pools.host.any() else 0
+    rules.first_reload[0] = flows if reloads else NEVER
     link = world.link
-    room = _room(pools, ranks, naming.nodes, int(rules[0].id_tokens))
+    every = _with_tiers(pools, ranks) if reloads else ranks
+    room = _room(pools, every, naming.nodes, int(rules[0].id_tokens))
     clock = _rows(CLOCK, 1)
     clock.gap[0] = 1
     return Sim(
@@ -78,21 +82,21 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         context=tables[1],
         mixed=tables[2],
         engines=engines,
-        ranks=ranks,
+        ranks=every,
         requests=requests,
-        tickets=tickets,
+        tickets=_rows(TICKET, tickets + reloads),
         segments=_rows(SEGMENT, room.segments),
         index=np.zeros(room.slots, np.int64),
         name_start=naming.start,
         name=naming.name,
         cover=naming.cover,
         after=naming.after,
-        idle=chain(len(ranks), room.segments),
-        places=chain(LISTS * len(ranks), len(tickets)),
-        filling=chain(2 * len(ranks), len(tickets)),
+        idle=chain(len(every), room.segments),
+        places=chain(LISTS * len(ranks), tickets),
+        filling=chain(2 * len(ranks), tickets),
         seats=np.zeros(_seat_places(pools, ranks), np.int64),
-        last_step=np.zeros(len(tickets), np.int64),
-        seat_pos=np.zeros(len(tickets), np.int64),
+        last_step=np.zeros(tickets, np.int64),
+        seat_pos=np.zeros(tickets, np.int64),
         ring=np.zeros(_ring_places(pools, ranks), np.int64),
         busy=np.zeros(len(engines), np.int64),
         busy_key=np.zeros(len(engines), np.int64),
@@ -105,12 +109,13 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         arrived=np.zeros(0 if (world.timeout_s, world.abort_s) == (None, None) else n, np.int64),
         leased=np.zeros(flows, np.int64),
         lease_key=np.zeros(flows, np.int64),
-        flow=_rows(FLOW, flows),
-        flows=np.zeros(flows, np.int64),
-        flow_key=np.zeros(flows, np.int64),
-        flow_pos=np.zeros(flows, np.int64),
+        flow=_rows(FLOW, flows + reloads),
+        flows=np.zeros(flows + reloads, np.int64),
+        flow_key=np.zeros(flows + reloads, np.int64),
+        flow_pos=np.zeros(flows + reloads, np.int64),
         sources=chain(len(engines), flows),
         sinks=chain(len(engines), flows),
+        reloads=chain(len(ranks), reloads),
         flow_count=np.zeros(len(engines), np.int64),
         link_bytes=_link_bytes(link),
         lots=lots(seed, n),
@@ -146,6 +151,8 @@ def _check_pools(world: World) -> bool:
     for record, where in ((world.scores, "world.scores"), (world.tree, "world.tree")):
         for name in record.__struct_fields__:
             value = getattr(record, name)
+            if value is None:
+                continue
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"{where}.{name}", f"{value}", "a finite number, 0 or more")
     for name in ("front_s", "front_token_s"):
@@ -173,6 +180,16 @@ def _check_pool(pool: PoolSpec) -> None:
         raise PlanError(where, "negative kv_blocks or in_flight", "at least 0")
     if pool.batches_in_flight not in (1, 2):
         raise PlanError(f"{where}.batches_in_flight", f"{pool.batches_in_flight}", "1 or 2")
+    if pool.host_blocks < 0:
+        raise PlanError(f"{where}.host_blocks", f"{pool.host_blocks}", "at least 0")
+    if pool.host_blocks and not (
+        math.isfinite(pool.host_bandwidth) and pool.host_bandwidth > 0 and pool.block_bytes > 0
+    ):
+        raise PlanError(
+            f"{where}.host_bandwidth",
+            f"{pool.block_bytes} bytes a block at {pool.host_bandwidth} bytes per second",
+            "positive numbers",
+        )
     if not pool.groups:
         raise PlanError(f"{where}.groups", "no groups", "at least one group of layers")
     drafts = pool.curve.drafts
@@ -257,6 +274,9 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
         row.usable = max(0, pool.kv_blocks - 1)
         row.in_flight = pool.in_flight
         row.windows = len(sliding)
+        if pool.host_blocks and row.caching:
+            row.host = pool.host_blocks
+            row.reload = math.ceil(row.full * pool.block_bytes / pool.host_bandwidth * PICOS)
         row.window_at = len(windows)
         row.decode_at = sum(map(len, tables[0]))
         row.mixed_at = sum(map(len, tables[2]))
@@ -300,6 +320,17 @@ def _engines(world: World, pools: Rows) -> tuple[Rows, Rows]:
                 r += 1
             e += 1
     return engines, ranks
+
+
+def _with_tiers(pools: Rows, ranks: Rows) -> Rows:
+    """The ranks, and behind them the host-memory tier of each: a pool in which nothing runs."""
+    rows = _rows(RANK, 2 * len(ranks))
+    rows[: len(ranks)] = ranks
+    tiers = rows[len(ranks) :].view(np.recarray)
+    tiers.pool[:] = ranks.pool
+    tiers.engine[:] = ranks.engine
+    tiers.free[:] = tiers.tail[:] = pools.host[ranks.pool]
+    return rows
 
 
 def _seat_places(pools: Rows, ranks: Rows) -> int:
@@ -395,6 +426,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rows = _rows(RULES, 1)
     rules = rows[0]
     rules.requests = n
+    rules.ranks = int(engines.ranks.sum())
     rules.split = len(world.pools) == 2
     rules.routing = ROUTINGS.index(world.routing)
     rules.decode_routing = ROUTINGS.index(world.decode_routing)
@@ -402,6 +434,8 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
     rules.balance_abs = world.tree.balance_abs
+    lost = world.tree.lost_s
+    rules.tree_lost = NEVER if lost is None else round(min(lost, LONGEST_S) * PICOS)
     rules.tree_ids = world.tree.tokens // max(1, trace.block_tokens)
     rules.closed = closed
     rules.leaps = leaps
@@ -445,9 +479,9 @@ def _room(pools: Rows, ranks: Rows, nodes: int, id_tokens: int) -> _Room:
     for rank in ranks:
         pool = pools[rank.pool]
         if nodes == 0:
-            pool.caching = 0
+            pool.caching = pool.host = 0
         pool.span = -(-id_tokens // pool.block)
-        most = int(pool.usable) // max(1, int(pool.full)) if pool.caching else 0
+        most = int(rank.free) // max(1, int(pool.full)) if pool.caching else 0
         width = 1 << (2 * most).bit_length()
         rank.segment_at = rank.segment_next = segments
         rank.index_at = slots

@@ -5,8 +5,9 @@ without room keeps the prefill side's memory (back-pressure).
 """
 
 from splitpoint.sim import chain
+from splitpoint.sim.host import name_blocks
 from splitpoint.sim.kernel import kernel
-from splitpoint.sim.prefix import pin, register
+from splitpoint.sim.prefix import pin
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, free_blocks
 from splitpoint.sim.state import FLOWED, HELD, LOADED, OUT, REMOTE, Sim
 from splitpoint.sim.steps import touch
@@ -65,7 +66,7 @@ def deliver(s: Sim, q: int, now: int) -> None:
     s.requests[q].transfer_end = now
     pool = s.pools[rank.pool]
     if pool.caching == 1:
-        register(s, ticket, q, s.cover[q] // pool.block)
+        name_blocks(s, ticket, q, s.cover[q] // pool.block)
     t.state = LOADED
     chain.append(s.places, LISTS * t.rank + READY, ticket)
 

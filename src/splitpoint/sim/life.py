@@ -6,10 +6,11 @@ A session's next turn arrives its think time after the turn before ended, whatev
 from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import held
 from splitpoint.sim.handoff import release_source
+from splitpoint.sim.host import end_reload, name_blocks
 from splitpoint.sim.kernel import kernel
-from splitpoint.sim.prefix import hits, register
+from splitpoint.sim.prefix import hits
 from splitpoint.sim.router import PREFIX_AWARE, choose
-from splitpoint.sim.seats import LISTS, QUEUE, drop, expect, free_blocks
+from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, expect, free_blocks, request_of
 from splitpoint.sim.state import (
     COMING,
     DECODING,
@@ -23,6 +24,8 @@ from splitpoint.sim.state import (
     LOADED,
     OUT,
     PULLING,
+    RELOADED,
+    RELOADING,
     REMOTE,
     WAITING,
     Sim,
@@ -36,7 +39,7 @@ def arrive(s: Sim, q: int, now: int) -> None:
     rules = s.rules[0]
     request = s.requests[q]
     request.arrive = now
-    ranks = len(s.ranks)
+    ranks = rules.ranks
     if request.barred & 1:
         end(s, q, INFEASIBLE, now)
         return
@@ -122,7 +125,7 @@ def finish(s: Sim, q: int, ticket: int, now: int) -> None:
         source = after if after >= 0 else q
         request = s.requests[q]
         full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
-        register(s, ticket, source, full)
+        name_blocks(s, ticket, source, full)
     free_blocks(s, ticket, t.blocks)
     expect(s, ticket, 0, 0)
     rank.load -= 1
@@ -134,7 +137,8 @@ def finish(s: Sim, q: int, ticket: int, now: int) -> None:
 @kernel
 def give_up(s: Sim, q: int, outcome: int, now: int) -> None:
     """Request `q` is timed out or aborted: it leaves its queues at once, a running step at its
-    end, a running transfer with its last byte; blocks nobody pulls stay until the lease ends.
+    end, a running transfer or reload with its last byte; blocks nobody pulls stay until the lease
+    ends.
     """
     rules = s.rules[0]
     pulling = False
@@ -155,10 +159,10 @@ def give_up(s: Sim, q: int, outcome: int, now: int) -> None:
 def _withdraw(s: Sim, ticket: int, now: int) -> None:
     t = s.tickets[ticket]
     state = t.state
-    if state in (OUT, HELD, PULLING):
+    if state in (OUT, HELD, PULLING, RELOADING):
         return
     e = s.ranks[t.rank].engine
-    if state in (WAITING, REMOTE, LOADED, FLOWED):
+    if state in (WAITING, REMOTE, LOADED, FLOWED, RELOADED):
         touch(s, e, now)
         drop(s, ticket)
     elif state == COMING:
@@ -179,3 +183,20 @@ def expire_lease(s: Sim, now: int) -> None:
     q = s.leased[clock.leased]
     clock.leased += 1
     release_source(s, q, now)
+
+
+@kernel
+def reloaded(s: Sim, ticket: int, now: int) -> None:
+    """All blocks of a ticket have come back from host memory: it is the next to get a seat."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    q = request_of(s, ticket)
+    touch(s, rank.engine, now)
+    rank.dirty = 1
+    end_reload(s, ticket, now)
+    if s.requests[q].over == 1:
+        drop(s, ticket)
+        return
+    name_blocks(s, ticket, q, t.named + t.reloaded)
+    t.state = RELOADED
+    chain.append(s.places, LISTS * t.rank + READY, ticket)

@@ -10,7 +10,7 @@ from splitpoint.sim.batch import schedule
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.kernel import entry, kernel
-from splitpoint.sim.life import arrive, expire_lease, finish, give_up
+from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.seats import (
     LISTS,
@@ -75,7 +75,7 @@ def run(s: Sim) -> None:
             late = s.arrived[clock.patient]
             clock.patient += 1
             give_up(s, late, ABORTED, when)
-    for r in range(len(s.ranks)):
+    for r in range(s.rules[0].ranks):
         close(s, r, clock.now)
 
 
@@ -135,7 +135,9 @@ def _next_abort(s: Sim) -> int:
 
 @kernel
 def _move(s: Sim, q: int, now: int) -> None:
-    if s.flow[q].joined == 0:
+    if q >= s.rules[0].first_reload:
+        reloaded(s, q - s.rules[0].first_reload, now)
+    elif s.flow[q].joined == 0:
         join_link(s, q, now)
     else:
         leave_link(s, q, now)
@@ -175,7 +177,7 @@ def _start(s: Sim, now: int) -> None:
         engine.steps += 1
         for r in range(engine.first, engine.first + engine.ranks):
             _advance(s, r, 1)
-            if s.filling.head[len(s.ranks) + r] >= 0:
+            if s.filling.head[s.rules[0].ranks + r] >= 0:
                 steady = 0
         _compose(s, e, now)
         if engine.lasts < 0 or engine.yielded == 1 or engine.steady == 0:
@@ -315,7 +317,7 @@ def _advance(s: Sim, r: int, count: int) -> None:
         s.tickets[ticket].blocks = decoder_blocks(s, ticket, steps - 1)
         leave_decoders(s, ticket)
         _end(s, ticket)
-        chain.append(s.filling, len(s.ranks) + r, ticket)
+        chain.append(s.filling, s.rules[0].ranks + r, ticket)
     ticket = s.filling.head[r]
     while ticket >= 0:
         after = s.filling.next[ticket]
@@ -338,7 +340,7 @@ def _advance(s: Sim, r: int, count: int) -> None:
 def _sample(s: Sim, ticket: int) -> None:
     """The step gives the first token of a request, or the next one after a preemption."""
     t = s.tickets[ticket]
-    chain.append(s.filling, len(s.ranks) + t.rank, ticket)
+    chain.append(s.filling, s.rules[0].ranks + t.rank, ticket)
     if s.pools[s.ranks[t.rank].pool].role == PREFILL:
         _end(s, ticket)
         return
@@ -372,7 +374,7 @@ def _drop_leavers(s: Sim, r: int) -> None:
 @kernel
 def _settle(s: Sim, r: int, now: int) -> None:
     """What was due from the step of rank `r` is there."""
-    due = len(s.ranks) + r
+    due = s.rules[0].ranks + r
     ticket = s.filling.head[due]
     while ticket >= 0:
         after = s.filling.next[ticket]

@@ -72,6 +72,7 @@ def _requests(s: Sim, trace: Trace, world: World) -> Requests:
         first_token_s=_seconds(rows.first_token),
         end_s=_seconds(rows.end),
         hit_tokens=_ints(rows.hits),
+        host_hit_tokens=_ints(rows.reloaded),
         preemptions=_ints(rows.preemptions),
         prefill_instance=_ints(rows.prefill_rank),
         decode_instance=_ints(rows.decode_rank),
@@ -80,7 +81,7 @@ def _requests(s: Sim, trace: Trace, world: World) -> Requests:
 
 
 def _instances(s: Sim, world: World) -> Instances:
-    ranks = s.ranks
+    ranks = s.ranks[: s.rules[0].ranks].view(np.recarray)
     engine = np.array(ranks.engine)
     first = np.array(s.engines.first)
     return Instances(
@@ -95,6 +96,7 @@ def _instances(s: Sim, world: World) -> Instances:
         preemptions=_ints(ranks.preemptions),
         hit_tokens=np.array(ranks.hits),
         queried_tokens=np.array(ranks.queried),
+        host_hit_tokens=np.array(ranks.reloaded),
     )
 
 

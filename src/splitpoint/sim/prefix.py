@@ -35,10 +35,15 @@ def hits(s: Sim, r: int, source: int, target: int) -> int:
     pool = s.pools[s.ranks[r].pool]
     if pool.caching == 0:
         return 0
+    return int(max(0, matched(s, r, source, reusable(s, r, source, target)) - pool.hybrid))
+
+
+@kernel
+def reusable(s: Sim, r: int, source: int, target: int) -> int:
+    """Blocks that a request that needs `target` tokens could take from a cache that has all."""
+    pool = s.pools[s.ranks[r].pool]
     named = s.cover[source] // pool.block
-    if pool.hybrid == 1:
-        return max(0, matched(s, r, source, min(named, target // pool.block)) - 1)
-    return matched(s, r, source, min(named, (target - 1) // pool.block))
+    return int(min(named, (target - 1 + pool.hybrid) // pool.block))
 
 
 @kernel

@@ -10,7 +10,7 @@ from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div
 from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import hits
-from splitpoint.sim.state import Sim
+from splitpoint.sim.state import NEVER, Sim
 from splitpoint.sim.steps import observe
 
 ROUTINGS = (
@@ -50,7 +50,7 @@ def choose(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
             s.session_rank[place] = _least_requests(s, first, count)
         return int(s.session_rank[place])
     if routing == PREFIX_APPROX:
-        return _prefix_approx(s, q, side, first, count)
+        return _prefix_approx(s, q, side, first, count, now)
     if routing == LINEAR:
         return _linear(s, q, first, count, now)
     return _prefix_aware(s, q, first, count, now)
@@ -150,9 +150,13 @@ def _linear(s: Sim, q: int, first: int, count: int, now: int) -> int:
 
 
 @kernel
-def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int) -> int:
+def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
     """The rank that was last sent the longest known start of this prompt, if that start is long
     enough and loads are even enough; else the rank with the fewest requests."""
+    if now >= s.rules[0].tree_lost:
+        s.rules[0].tree_lost = NEVER
+        for each in range(2):
+            _forget_all_but(s, each, 0)
     least = _least_requests(s, first, count)
     lightest = s.ranks[least].load
     heaviest = lightest
@@ -198,7 +202,13 @@ def _remember(s: Sim, q: int, side: int, rank: int) -> None:
             s.tree_size[side] += 1
         s.tree_rank[item] = rank
         chain.append(s.tree, side, item)
-    while s.tree_size[side] > rules.tree_ids:
+    _forget_all_but(s, side, rules.tree_ids)
+
+
+@kernel
+def _forget_all_but(s: Sim, side: int, ids: int) -> None:
+    """Forget the starts of prompts sent longest ago until so many ids are left."""
+    while s.tree_size[side] > ids:
         oldest = s.tree.head[side]
         chain.unlink(s.tree, side, oldest)
         s.tree_rank[oldest] = -1

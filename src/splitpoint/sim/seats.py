@@ -17,6 +17,7 @@ from splitpoint.sim.state import (
     FRESH,
     LOADED,
     OUT,
+    RELOADED,
     REMOTE,
     WAITING,
     Sim,
@@ -42,6 +43,14 @@ def expect(s: Sim, ticket: int, demand: int, backlog: int) -> None:
     rank.backlog += backlog - t.backlog
     t.demand = demand
     t.backlog = backlog
+
+
+@kernel
+def promise(s: Sim, ticket: int, blocks: int) -> None:
+    """Count the blocks that a ticket with a reload still needs; no other reload may need them."""
+    t = s.tickets[ticket]
+    s.ranks[t.rank].promised += blocks - t.promised
+    t.promised = blocks
 
 
 @kernel
@@ -219,9 +228,10 @@ def drop(s: Sim, ticket: int) -> None:
         leave_seat(s, ticket)
     elif t.state == ENDING:
         rank.running -= 1
-    elif t.state == LOADED:
+    elif t.state in (LOADED, RELOADED):
         chain.unlink(s.places, LISTS * t.rank + READY, ticket)
     free_blocks(s, ticket, t.blocks)
+    promise(s, ticket, 0)
     expect(s, ticket, 0, 0)
     rank.load -= 1
     rank.dirty = 1

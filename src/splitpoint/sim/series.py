@@ -54,7 +54,7 @@ def _write(s: Sim, r: int, when: int) -> None:
     s.rows[at, 6] = rank.row_waiting
     clock.rows += 1
     # The end of the run writes two rows for each rank.
-    limit = len(s.rows) - 2 * len(s.ranks)
+    limit = len(s.rows) - 2 * s.rules[0].ranks
     if clock.rows >= limit:
         clock.gap = max(2 * clock.gap, when // limit)
         _thin(s)
@@ -67,7 +67,7 @@ def _write(s: Sim, r: int, when: int) -> None:
 def _thin(s: Sim) -> None:
     """Sample the rows anew: each rank's row stays if a sample falls before its next one."""
     clock = s.clock[0]
-    for r in range(len(s.ranks)):
+    for r in range(s.rules[0].ranks):
         s.row_next[r] = s.ranks[r].row_time
     for i in range(clock.rows - 1, -1, -1):
         r = s.rows[i, RANK_COLUMN]

@@ -21,9 +21,10 @@ PICOS = 10**12
 # its KV, FLOWED has all KV of a layerwise pull before prefill ends, LOADED waits for a seat,
 # FRESH computes the last prompt token on the decode side, HELD is prefilled and not yet pulled,
 # COMING is routed to a decode instance and still with its prefill instance, ENDING has its last
-# token (or, on a prefill instance, chunk) in the step in progress.
+# token (or, on a prefill instance, chunk) in the step in progress. RELOADING waits for blocks from
+# host memory, RELOADED has them and waits to be admitted.
 OUT, WAITING, FILLING, DECODING, HELD, REMOTE, PULLING, FLOWED, LOADED, FRESH, COMING = range(11)
-ENDING = 11
+ENDING, RELOADING, RELOADED = range(11, 14)
 
 # Outcomes of a request, as run.OUTCOMES numbers them.
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
@@ -50,6 +51,8 @@ POOL = _columns(
     "hybrid",
     "plain",
     "ahead",
+    "host",
+    "reload",
     "usable",
     "in_flight",
     "windows",
@@ -114,6 +117,9 @@ RANK = _columns(
     "preemptions",
     "hits",
     "queried",
+    "reloaded",
+    "reloads",
+    "promised",
     "segments",
     "segment_at",
     "segment_next",
@@ -136,6 +142,7 @@ REQUEST = _columns(
     "first_token",
     "end",
     "hits",
+    "reloaded",
     "preemptions",
     "prefill_rank",
     "decode_rank",
@@ -157,11 +164,16 @@ TICKET = _columns(
     "demand",
     "backlog",
     "gone",
+    "reloaded",
+    "promised",
 )
 FLOW = _columns("work", "since", "joined", "source", "sink")
 SEGMENT = _columns("key", "source", "low", "high", "refs", "pins", "parent", "children", "before")
 RULES = _columns(
     "requests",
+    "ranks",
+    "tickets",
+    "first_reload",
     "split",
     "routing",
     "decode_routing",
@@ -179,6 +191,7 @@ RULES = _columns(
     "abort",
     "nodes",
     "balance_abs",
+    "tree_lost",
     "tree_ids",
 )
 CLOCK = _columns(
@@ -249,6 +262,7 @@ class Sim:
     flow_pos: Longs
     sources: Chain
     sinks: Chain
+    reloads: Chain
     flow_count: Longs
     link_bytes: Floats
     lots: Longs

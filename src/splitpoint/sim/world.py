@@ -13,7 +13,9 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     `token_budget` and `max_seqs` hold per rank. `acceptance[k]`: chance that draft k+1 is
     accepted when the ones before it were; drafts beyond its length are never accepted.
     `batches_in_flight`: 2 where the scheduler fills a step while the one before it runs
-    (asynchronous scheduling), 1 where it waits for that one's end.
+    (asynchronous scheduling), 1 where it waits for that one's end. `host_blocks`: blocks of one
+    rank that host memory keeps beside its pool, `host_bandwidth`: bytes per second at which they
+    come back, `block_bytes`: bytes of a block; each of one GPU of the rank.
     """
 
     role: Role
@@ -30,6 +32,9 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     acceptance: tuple[float, ...] = ()
     gpus: int = 1
     batches_in_flight: int = 1
+    host_blocks: int = 0
+    host_bandwidth: float = 0.0
+    block_bytes: int = 0
 
 
 class Scores(Record, frozen=True, kw_only=True):
@@ -49,13 +54,15 @@ class Tree(Record, frozen=True, kw_only=True):
 
     `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
     requests apart, and times as many, from which load alone decides. `tokens`: the most that the
-    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed).
+    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed). `lost_s`: when
+    the router restarts and knows no prompt any more; None: never.
     """
 
     cache_threshold: float = 0.3
     balance_abs: int = 64
     balance_rel: float = 1.5
     tokens: int = 2**24
+    lost_s: float | None = None
 
 
 class World(Record, frozen=True, kw_only=True):

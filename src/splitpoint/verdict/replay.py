@@ -52,6 +52,7 @@ class InstanceState(Record, frozen=True, kw_only=True):
     waiting_mean: float
     preemptions: int
     prefix_hit_share: float
+    host_hit_share: float
     prefill_steps: int
     decode_steps: int
     mixed_steps: int
@@ -100,8 +101,15 @@ def requests_of(asked: Plan | DeploymentPlan, *, base: Path, where: str) -> Trac
     return trace_of(workload, base=base)
 
 
-def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tuple[Summary, Run]:
-    """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace."""
+def replay(
+    asked: Plan | DeploymentPlan,
+    trace: Trace,
+    *,
+    seed: int = 0,
+    cuts: metrics.Cuts = metrics.EIGHTHS,
+) -> tuple[Summary, Run]:
+    """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace; rates and
+    occupancies of the summary leave out the `cuts`."""
     model = load_model(asked.model)
     gpu = asked.gpu if isinstance(asked.gpu, Gpu) else gpu_by_name(asked.gpu)
     if isinstance(asked, DeploymentPlan):
@@ -138,12 +146,14 @@ def replay(asked: Plan | DeploymentPlan, trace: Trace, *, seed: int = 0) -> tupl
     limit = min(pool.engine.max_len or model.max_len for pool in deployment.pools)
     notes = [*run.notes, *([note] if note else []), *too_long(trace, limit), *outside(chosen, run)]
     run = replace(run, notes=tuple(notes))
-    return summary(run, deployment, slo), run
+    return summary(run, deployment, slo, cuts), run
 
 
-def summary(run: Run, deployment: Deployment, slo: Slo | None) -> Summary:
+def summary(
+    run: Run, deployment: Deployment, slo: Slo | None, cuts: metrics.Cuts = metrics.EIGHTHS
+) -> Summary:
     """The summary of a run."""
-    rates = metrics.throughput(run)
+    rates = metrics.throughput(run, cuts)
     parts = metrics.ttft_parts(run)
     gaps = metrics.itl(run)
     counts = np.bincount(run.requests.outcome, minlength=len(OUTCOMES))
@@ -183,8 +193,8 @@ def summary(run: Run, deployment: Deployment, slo: Slo | None) -> Summary:
         total_tok_s_gpu=rates.total / run.gpus,
         interactivity=metrics.interactivity(run),
         attainment=None if slo is None else metrics.attainment(run, slo),
-        goodput_s=None if slo is None else metrics.goodput(run, slo),
-        instances=tuple(_instance(run, row) for row in range(len(run.instances.pool))),
+        goodput_s=None if slo is None else metrics.goodput(run, slo, cuts),
+        instances=tuple(_instance(run, row, cuts) for row in range(len(run.instances.pool))),
         notes=run.notes,
     )
 
@@ -225,9 +235,9 @@ def _known(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
-def _instance(run: Run, row: int) -> InstanceState:
+def _instance(run: Run, row: int, cuts: metrics.Cuts) -> InstanceState:
     table = run.instances
-    seen = metrics.load_of(run, np.array([row]))
+    seen = metrics.load_of(run, np.array([row]), cuts)
     return InstanceState(
         pool=int(table.pool[row]),
         role=run.roles[int(table.pool[row])],
@@ -241,6 +251,7 @@ def _instance(run: Run, row: int) -> InstanceState:
         waiting_mean=seen.waiting_mean,
         preemptions=seen.preemptions,
         prefix_hit_share=seen.hit_share,
+        host_hit_share=seen.host_share,
         prefill_steps=int(table.prefill_steps[row]),
         decode_steps=int(table.decode_steps[row]),
         mixed_steps=int(table.mixed_steps[row]),
