@@ -52,15 +52,6 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
 def entry(function: Callable[P, R]) -> Callable[P, R]:
     """A function of kernels that Python calls; its machine code is kept in `FOLDER`."""
-    return _cached(function, False)
-
-
-def allocating_entry(function: Callable[P, R]) -> Callable[P, R]:
-    """As `entry`, for functions that make arrays of their own."""
-    return _cached(function, True)
-
-
-def _cached(function: Callable[P, R], counted: bool) -> Callable[P, R]:
     if numba.config.DISABLE_JIT:
         return function
     given = numba.config.CACHE_DIR
@@ -68,10 +59,10 @@ def _cached(function: Callable[P, R], counted: bool) -> Callable[P, R]:
         if not given:
             FOLDER.mkdir(parents=True, exist_ok=True)
             numba.config.CACHE_DIR = str(FOLDER)
-        compiled: Callable[P, R] = numba.njit(cache=True, _nrt=counted)(function)
+        compiled: Callable[P, R] = numba.njit(cache=True, _nrt=False)(function)
     except OSError:
         # No folder that can be written (a read-only container): compile in each process.
-        compiled = numba.njit(_nrt=counted)(function)
+        compiled = numba.njit(_nrt=False)(function)
     finally:
         numba.config.CACHE_DIR = given
     return compiled

@@ -8,9 +8,10 @@ own full block, so that the two agree on the tokens they share.
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from splitpoint.inputs.trace import Ints, Longs
-from splitpoint.sim.kernel import allocating_entry
+from splitpoint.sim.kernel import entry
 
 UNSEEN = -2
 
@@ -47,15 +48,41 @@ def names(
     previous[following[has_next]] = has_next
     if int(ids.min()) < 0 or int(ids.max()) > 2 * len(ids):
         ids = np.unique(ids, return_inverse=True)[1].astype(np.int32)
+    width = int(ids.max()) + 1
+    rows = width + len(ids)
+    parents = np.empty(rows, np.int64)
+    parents[:width] = UNSEEN
+    tables = Tables(
+        parents,
+        np.empty(rows, np.int64),
+        np.empty(rows, np.int64),
+        np.zeros(1 << (2 * len(ids)).bit_length(), np.int64),
+        np.zeros(len(ids), np.bool_),
+    )
     name = np.empty(len(ids), np.int64)
-    slots = np.zeros(1 << (2 * len(ids)).bit_length(), np.int64)
-    count = _grow(starts, ids, int(ids.max()) + 1, block_tokens, isl, previous, slots, name)
+    count = _grow(starts, ids, width, block_tokens, isl, previous, tables, name)
     cover = np.minimum(isl, np.diff(starts) * block_tokens)
-    after = _continued(starts, name, isl, osl, cover, following)
+    after = np.full(len(isl), -1, np.int64)
+    _continue(starts, name, isl, osl, cover, following, after)
     return Names(starts[:-1], name, cover, after, count)
 
 
-@allocating_entry
+class Tables(NamedTuple):
+    """Where a node is found by its id and the node before it.
+
+    Most ids follow one other node wherever they occur: row `id` of `parents` and `nodes` is theirs.
+    An id that follows several has further rows, found in `slots` by hash and told by `keys`.
+    `adopted`: nodes of partial blocks that have a full block now.
+    """
+
+    parents: Longs
+    nodes: Longs
+    keys: Longs
+    slots: Longs
+    adopted: NDArray[np.bool_]
+
+
+@entry
 def _grow(
     starts: Longs,
     ids: Ints,
@@ -63,19 +90,14 @@ def _grow(
     tokens: int,
     isl: Longs,
     previous: Longs,
-    slots: Longs,
+    tables: Tables,
     name: Longs,
 ) -> int:
-    """Fill `name`; how many nodes there are.
-
-    Most ids follow one other id wherever they occur: row `id` of the tables is their node. An id
-    that follows several nodes has further rows, found through `slots` by hash.
-    """
-    parents = np.empty(width + len(ids), np.int64)
-    parents[:width] = UNSEEN
-    nodes = np.empty(width + len(ids), np.int64)
-    keys = np.empty(width + len(ids), np.int64)
-    adopted = np.zeros(len(ids), np.bool_)
+    """Fill `name`; how many nodes there are."""
+    parents = tables.parents
+    keys = tables.keys
+    slots = tables.slots
+    adopted = tables.adopted
     rows = width
     count = 0
     for i in range(len(isl)):
@@ -113,17 +135,23 @@ def _grow(
                     node = count
                     count += 1
                 parents[row] = parent
-                nodes[row] = node
-            parent = nodes[row]
+                tables.nodes[row] = node
+            parent = tables.nodes[row]
             name[at] = parent
     return count
 
 
-@allocating_entry
-def _continued(
-    starts: Longs, name: Longs, isl: Longs, osl: Longs, cover: Longs, following: Longs
-) -> Longs:
-    after = np.full(len(isl), -1, np.int64)
+@entry
+def _continue(
+    starts: Longs,
+    name: Longs,
+    isl: Longs,
+    osl: Longs,
+    cover: Longs,
+    following: Longs,
+    after: Longs,
+) -> None:
+    """Fill `after`."""
     for i in range(len(isl)):
         turn = following[i]
         own = starts[i + 1] - starts[i]
@@ -132,4 +160,3 @@ def _continued(
         other = starts[turn + 1] - starts[turn]
         if other >= own and name[starts[turn] + own - 1] == name[starts[i + 1] - 1]:
             after[i] = turn
-    return after
