@@ -1,9 +1,12 @@
 """Everything random about a request, drawn before the run: same seed, same numbers, whatever
 order the events take."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
+from splitpoint.sim.arrays import Arrays
 from splitpoint.sim.kernel import entry
 
 ONE = 1 << 20
@@ -31,27 +34,43 @@ def rates(seed: int, tokens: Longs, drafts: int, acceptance: tuple[float, ...]) 
 
 def _drawn_steps(random: np.random.Generator, tokens: Longs, chances: Floats) -> Longs:
     """Steps that each request takes; requests draw one after the other, one number a step."""
-    steps = np.zeros(len(tokens), np.int64)
-    left = tokens.copy()
-    i = 0
-    while i < len(tokens):
-        i = _step(random.random(DRAWN_AT_ONCE), i, left, chances, steps)
-    return steps
+    draws = Draws(
+        at=np.zeros(1, np.int64),
+        left=np.array(tokens, np.int64),
+        steps=np.zeros(len(tokens), np.int64),
+        chances=chances,
+        lots=np.empty(DRAWN_AT_ONCE),
+    )
+    while draws.at[0] < len(tokens):
+        random.random(out=draws.lots)
+        take_steps(draws)
+    return draws.steps
+
+
+@dataclass(frozen=True, eq=False)
+class Draws(Arrays):
+    """Requests with tokens `left` from request `at` on, and numbers in [0, 1) not used yet."""
+
+    at: Longs
+    left: Longs
+    steps: Longs
+    chances: Floats
+    lots: Floats
 
 
 @entry
-def _step(lots: Floats, i: int, left: Longs, chances: Floats, steps: Longs) -> int:
-    """Take steps from request `i` on, one lot each, until the lots are used up or all are done;
-    the first request that is not done."""
-    for lot in lots:
-        while i < len(left) and left[i] <= 0:
+def take_steps(d: Draws) -> None:
+    """Take one step for each number, until they are used up or all requests are done."""
+    i = d.at[0]
+    for lot in d.lots:
+        while i < len(d.left) and d.left[i] <= 0:
             i += 1
-        if i == len(left):
+        if i == len(d.left):
             break
-        left[i] -= 1
-        for chance in chances:
+        d.left[i] -= 1
+        for chance in d.chances:
             if lot >= chance:
                 break
-            left[i] -= 1
-        steps[i] += 1
-    return i
+            d.left[i] -= 1
+        d.steps[i] += 1
+    d.at[0] = i
