@@ -40,8 +40,9 @@ lint: .venv/.dev
 validate: .venv/.dev
 	$(BIN)/python -m pytest validate -n $(JOBS)
 
+# PEER: an interpreter that has ai-dynamo and vllm-sr-sim, to run them side by side.
 bench: .venv/.dev
-	$(BIN)/python benchmarks/simulate_speed.py
+	$(BIN)/python benchmarks/simulate_speed.py $(if $(PEER),--peer $(PEER))
 
 # Measured rows of the aic extra's wheel (and ../shared) against the prediction, into docs/accuracy.md.
 # ARGS=--held-out takes the test rows instead: once a release.

@@ -1,15 +1,17 @@
 """How fast `simulate` is: CPU seconds of one process after compilation, the best of five.
 
-    python benchmarks/simulate_speed.py [--mooncake FILE] [--million] [--peer [PYTHON]]
+    python benchmarks/simulate_speed.py [--mooncake FILE] [--peer PYTHON]
 
-Loads on 8 mixed instances, a split deployment with a tight decode pool, and two peers on the same
-machine where they are installed: Dynamo's replay (`ai-dynamo`) on the same trace file, and
-`vllm-sr-sim`, which takes a distribution of lengths instead of a trace. PYTHON is the interpreter
-that has them, so that they need not live beside this package.
+The compilation, loads on 8 mixed instances, a split deployment with a tight decode pool, and two
+peers on the same machine where they are installed: Dynamo's replay (`ai-dynamo`) on the same trace
+file, and `vllm-sr-sim`, which takes a distribution of lengths instead of a trace. PYTHON is the
+interpreter that has them, so that they need not live beside this package. CPU time is read, but
+on a machine whose cores are shared it still grows by half or more: the load is printed.
 """
 
 import argparse
 import json
+import os
 import re
 import resource
 import subprocess
@@ -35,7 +37,8 @@ from splitpoint.timing.transfer import LinkSpec
 
 INSTANCES = 8
 RATE = 20.0
-SHARED = Path(__file__).parents[1] / "../shared/traces/mooncake_conversation.jsonl.gz"
+ROOT = Path(__file__).parents[1]
+SHARED = ROOT / "../shared/traces/mooncake_conversation.jsonl.gz"
 
 
 def world(routing: Routing, *, blocks: int, block_tokens: int = 16, caching: bool = False) -> World:
@@ -66,14 +69,14 @@ def world(routing: Routing, *, blocks: int, block_tokens: int = 16, caching: boo
     return World(pools=(pool,), routing=routing)
 
 
-def poisson(requests: int, rate: float) -> Trace:
-    """About 2,000 input and 200 output tokens at Poisson arrivals."""
+def poisson(requests: int, rate: float, output: int = 200) -> Trace:
+    """About 2,000 input and `output` output tokens at Poisson arrivals."""
     random = np.random.default_rng(0)
     return Trace(
         name="poisson",
         arrive_s=np.cumsum(random.exponential(1 / rate, requests)),
         isl=np.maximum(1, random.poisson(2000, requests)).astype(np.int32),
-        osl=np.maximum(1, random.poisson(200, requests)).astype(np.int32),
+        osl=np.maximum(1, random.poisson(output, requests)).astype(np.int32),
         session=np.arange(requests, dtype=np.int32),
         turn=np.zeros(requests, np.int32),
         think_s=np.zeros(requests),
@@ -99,10 +102,19 @@ def report(name: str, requests: int, seconds: float, target: int | None = None) 
     print(f"{name:58} {requests / seconds:>10,.0f} requests/s{wanted}", flush=True)
 
 
-def children(command: list[str], folder: Path) -> tuple[float, str]:
+def children(
+    command: list[str], folder: Path, environment: dict[str, str] | None = None
+) -> tuple[float, str]:
     """CPU seconds of one process and what it printed; a failure raises CalledProcessError."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(command, check=True, capture_output=True, text=True, cwd=folder)
+    done = subprocess.run(
+        command,
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, **(environment or {})},
+    )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return seconds, done.stdout
@@ -140,15 +152,13 @@ simulate(world("round_robin", blocks=20_000, caching=True), trace)
 
 def against_peers(python: str, requests: int, runs: int) -> None:
     """Whole processes side by side, the best of `runs` each, and the loops alone."""
-    root = Path(__file__).parents[1]
     trace = poisson(requests, RATE)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "trace.jsonl"
         write_mooncake(trace, path)
         # Runs in the repository, so that the script finds this file.
         ours_command = [sys.executable, "-c", OURS, str(path)]
-        children(ours_command, root)  # compiles, where nothing is cached yet
-        ours = min(children(ours_command, root)[0] for _ in range(runs))
+        ours = min(children(ours_command, ROOT)[0] for _ in range(runs))
         report(f"this package, whole process, {requests:,} of a file", requests, ours)
         if has(python, "dynamo"):
             command = [python, "-m", "dynamo.replay", str(path), "--num-workers", str(INSTANCES)]
@@ -162,7 +172,9 @@ def against_peers(python: str, requests: int, runs: int) -> None:
                 setting = world("round_robin", blocks=20_000, caching=True)
                 read = traces.read(path)
                 loop = best(lambda: simulate(setting, read))
-                print(f"  loop alone, its own clock: {min(loops) / loop:.0f} times (target 20)")
+                # Its clock is a wall clock: where cores are shared, its CPU time is the bound.
+                alone = min(*loops, theirs)
+                print(f"  loop alone: {alone / loop:.0f} times (target 20)")
         else:
             print("Dynamo's replay: not installed (pip install ai-dynamo==1.4.0)")
         if has(python, "fleet_sim"):
@@ -190,33 +202,73 @@ def split_world(decode_blocks: int) -> World:
 
 
 def overload() -> None:
-    """3,000 requests on 4P1D whose decode pool holds 76,800 tokens, against one with room."""
-    requests = poisson(3000, RATE)
-    settings = {"relaxed": split_world(200_001), "tight": split_world(76_800 // 16 + 1)}
-    seconds = {}
+    """3,000 requests on 4P1D whose decode pool holds 76,800 tokens, against one with room; and
+    with clients that give up, whose failures stand beside the latencies of those served."""
+    requests = poisson(3000, 12.0, output=600)
+    tight = split_world(76_800 // 16 + 1)
+    settings = {
+        "decode pool with room": split_world(200_001),
+        "decode pool of 76.8k tokens": tight,
+        "the same, time-out of 30 s": replace(tight, timeout_s=30.0),
+    }
+    seconds = []
     for name, setting in settings.items():
         run = simulate(setting, requests)
-        seconds[name] = best(lambda setting=setting: simulate(setting, requests))  # type: ignore[misc]
-        report(f"4P1D, 3,000 requests, {name} decode pool", len(requests), seconds[name])
+        seconds.append(best(lambda setting=setting: simulate(setting, requests)))  # type: ignore[misc]
+        report(f"4P1D, 3,000 x 2,000/600, {name}", len(requests), seconds[-1])
         ends = np.bincount(run.requests.outcome, minlength=len(OUTCOMES))
         counted = ", ".join(f"{n:,} {o}" for o, n in zip(OUTCOMES, ends, strict=True) if n)
         ttft = metrics.percentile(metrics.ttft(run), 50)
-        print(f"  {counted} of {len(requests):,}; TTFT p50 {ttft:.2f} s; notes {run.notes}")
-    print(f"  {seconds['tight'] / seconds['relaxed']:.1f} times the relaxed CPU time (target 3)")
+        held = run.series.held / run.instances.kv_blocks[run.series.instance]
+        print(
+            f"  {counted} of {ends.sum():,}; TTFT p50 {ttft:.1f} s of those done; prefill KV held "
+            f"for the decode side: up to {held.max():.0%} of a pool; "
+            f"{run.requests.preemptions.sum():,} preemptions; notes {run.notes}"
+        )
+    slower = max(seconds[1:]) / seconds[0]
+    print(f"  overloaded {slower:.1f} times the CPU time of the first (target 3)")
+
+
+FIRST = """
+import time
+from benchmarks.simulate_speed import RATE, poisson, simulate, world
+begin = time.process_time()
+simulate(world("round_robin", blocks=20_000), poisson(100, RATE))
+print(time.process_time() - begin)
+"""
+
+MILLION = """
+import resource, time
+from benchmarks.simulate_speed import RATE, best, poisson, simulate, world
+setting = world("round_robin", blocks=20_000)
+ten = poisson(10_000, RATE)
+short = best(lambda: simulate(setting, ten))
+million = poisson(1_000_000, RATE)
+seconds = best(lambda: simulate(setting, million), runs=1)
+print(seconds, seconds / short, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
+"""
+
+
+def printed_by(script: str, environment: dict[str, str] | None = None) -> list[float]:
+    """The numbers that a fresh process prints."""
+    _, text = children([sys.executable, "-c", script], ROOT, environment)
+    return [float(word) for word in text.split()]
 
 
 def main() -> None:
     """Run all loads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mooncake", type=Path, default=SHARED)
-    parser.add_argument("--million", action="store_true", help="also one million requests")
-    parser.add_argument("--peer", nargs="?", const=sys.executable, help="also the peers")
+    parser.add_argument("--peer", default=sys.executable, help="the interpreter with the peers")
     options = parser.parse_args()
 
+    print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} as this begins")
+    with tempfile.TemporaryDirectory() as scratch:
+        first = printed_by(FIRST, {"XDG_CACHE_HOME": scratch})[0]
+    print(f"first run with nothing kept, compiling: {first:.1f} CPU s (target 20)")
+    print(f"first run of a later process: {printed_by(FIRST)[0]:.2f} CPU s")
+
     ten = poisson(10_000, RATE)
-    begin = time.perf_counter()
-    simulate(world("round_robin", blocks=20_000), poisson(100, RATE))
-    print(f"first run (compiles when nothing is cached): {time.perf_counter() - begin:.1f} s")
     routings: tuple[Routing, ...] = ("round_robin", "least_kv", "prefix_aware")
     for routing in routings:
         setting = world(routing, blocks=20_000)
@@ -240,17 +292,11 @@ def main() -> None:
     seconds = best(lambda: simulate(setting, agentic))
     report("agentic closed loop, prefix cache, blocks of 16", len(agentic), seconds, 10_000)
 
-    if options.million:
-        million = poisson(1_000_000, RATE)
-        setting = world("round_robin", blocks=20_000)
-        short = best(lambda: simulate(setting, ten))
-        seconds = best(lambda: simulate(setting, million), runs=1)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
-        report("1,000,000 x 2,000/200, Poisson", len(million), seconds)
-        print(f"  {seconds / short:.0f} times the 10,000 (target 120), peak {peak:.2f} GiB (1.5)")
+    seconds, times, peak = printed_by(MILLION)
+    report("1,000,000 x 2,000/200, Poisson, round_robin", 1_000_000, seconds)
+    print(f"  {times:.0f} times the 10,000 (target 120), peak {peak:.2f} GiB (target 1.5)")
     overload()
-    if options.peer:
-        against_peers(options.peer, 100_000, runs=2)
+    against_peers(options.peer, 100_000, runs=4)
 
 
 if __name__ == "__main__":

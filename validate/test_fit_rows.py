@@ -127,7 +127,7 @@ def test_other_lengths_are_foretold_better(capsys: pytest.CaptureFixture[str]) -
                         for a, b in zip(was, now, strict=True)
                     )
                     + f"; x {factors.decode:.2f} {factors.context:.2f} {factors.prefill:.2f}"
-                    + f" +{factors.front_s * 1e3:.0f} ms"
+                    + f" +{(factors.front_s or 0.0) * 1e3:.0f} ms"
                 )
         for name, a, b in zip(Errors._fields, before, after, strict=True):
             told = (np.median(np.abs(column)) for column in (a, b))

@@ -184,6 +184,7 @@ def measured_run(
             first_token_s=first,
             end_s=last,
             hit_tokens=none,
+            host_hit_tokens=none,
             preemptions=none,
             prefill_instance=none,
             decode_instance=none,

@@ -114,3 +114,37 @@ def test_interpreted_kernels_give_the_same_run() -> None:
         )
         digests.append(out.stdout)
     assert digests[0] == digests[1]
+
+
+def printed(script: str, **environment: str) -> str:
+    """What a fresh process prints."""
+    path = os.pathsep.join(sys.path)
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "0", "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+
+
+def test_a_process_that_finds_machine_code_imports_no_compiler() -> None:
+    simulate(mixed(), ONE)  # compiles, where nothing is kept yet
+    script = (
+        "import sys\n"
+        "from splitpoint.sim import simulate\n"
+        "from tests.sim.test_worlds import ONE, mixed\n"
+        "print(simulate(mixed(), ONE).requests.end_s, 'numba' in sys.modules)\n"
+    )
+    assert printed(script) == f"{simulate(mixed(), ONE).requests.end_s} False"
+
+
+def test_machine_code_that_cannot_be_kept_is_made_in_each_process() -> None:
+    script = (
+        "import numpy as np\n"
+        "from splitpoint.sim.draws import rates\n"
+        "print(rates(0, np.full(5, 40, np.int64), 2, (0.7, 0.5)).tolist())\n"
+    )
+    kept = printed(script)
+    assert printed(script, XDG_CACHE_HOME=os.devnull) == kept
+    assert printed(script, NUMBA_DISABLE_JIT="1") == kept

@@ -70,14 +70,15 @@ def open_text(
     its number; with `errors="replace"`, for files that may be damaged, bytes that are not UTF-8
     are replaced and a gzip file ends where it breaks off.
     """
-    whole = errors == "strict"
-    for number, line in enumerate(_lines(path, max_bytes, max_line, whole), start=1):
+    number = 1
+    for lines in _lines(path, max_bytes, max_line, errors == "strict"):
+        encoding = "utf-8-sig" if number == 1 else "utf-8"
         try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8", errors)
-        except UnicodeDecodeError as error:
-            where = f"{path}: line {number}"
-            raise PlanError(where, f"byte {error.start + 1} is not UTF-8") from None
-        yield text
+            yield from b"\n".join(lines).decode(encoding, errors).split("\n")
+        except UnicodeDecodeError:
+            # Once more line by line, to hand over what is whole and to name the one that is not.
+            yield from _texts(path, lines, number)
+        number += len(lines)
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -115,23 +116,33 @@ def _decoded(path: Path, encoded: bytes) -> str:
         raise PlanError(f"{path}: line {line}", "is not UTF-8", "save it as UTF-8") from None
 
 
-def _lines(path: Path, max_bytes: int, max_line: int, whole: bool) -> Iterator[bytes]:
-    number = 0
+def _texts(path: Path, lines: list[bytes], number: int) -> Iterator[str]:
+    for place, line in enumerate(lines, start=number):
+        try:
+            yield line.decode("utf-8-sig" if place == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            what = f"byte {error.start + 1} is not UTF-8"
+            raise PlanError(f"{path}: line {place}", what) from None
+
+
+def _lines(path: Path, max_bytes: int, max_line: int, whole: bool) -> Iterator[list[bytes]]:
+    """Lines without their ends, those of a chunk together."""
+    number = 1
     rest = b""
     for chunk in _chunks(path, max_bytes, whole):
-        *ended, rest = (rest + chunk).split(b"\n")
-        for line in ended:
-            number += 1
-            _check_length(path, number, line, max_line)
-            yield line.removesuffix(b"\r")
-        _check_length(path, number + 1, rest, max_line)
+        unread = rest + chunk
+        lines = unread.split(b"\n")
+        lengths = list(map(len, lines))
+        if max(lengths) > max_line:
+            long = next(i for i, length in enumerate(lengths) if length > max_line)
+            what = f"is longer than {max_line:,} bytes"
+            raise PlanError(f"{path}: line {number + long}", what)
+        rest = lines.pop()
+        number += len(lines)
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines] if b"\r" in unread else lines
     if rest:
-        yield rest.removesuffix(b"\r")
-
-
-def _check_length(path: Path, number: int, line: bytes, max_line: int) -> None:
-    if len(line) > max_line:
-        raise PlanError(f"{path}: line {number}", f"is longer than {max_line:,} bytes")
+        yield [rest.removesuffix(b"\r")]
 
 
 def _chunks(path: Path, max_bytes: int, whole: bool = True) -> Iterator[bytes]:

@@ -28,11 +28,11 @@ def render_fit(curve: FittedCurve, console: Console) -> None:
         [name, f"x {getattr(curve.factors, key):.3f}", _error(getattr(curve.errors, key))]
         for key, name in FACTORS.items()
     ]
-    front = curve.errors.front_s
+    own, front = curve.factors.front_s, curve.errors.front_s
     rows.append(
         [
             "of a request, outside of steps",
-            words.seconds(curve.factors.front_s),
+            "as predicted" if own is None else words.seconds(own),
             "not determined" if front is None else f"+- {words.seconds(front)}",
         ]
     )

@@ -1,12 +1,16 @@
 """Everything random about a request, drawn before the run: same seed, same numbers, whatever
 order the events take."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
-from splitpoint.sim.kernel import allocating_entry
+from splitpoint.sim.arrays import Arrays
+from splitpoint.sim.kernel import entry
 
 ONE = 1 << 20
+DRAWN_AT_ONCE = 1 << 14
 
 
 def lots(seed: int, requests: int) -> Longs:
@@ -23,22 +27,50 @@ def rates(seed: int, tokens: Longs, drafts: int, acceptance: tuple[float, ...]) 
     chances = np.multiply.accumulate(np.array(acceptance[:drafts], np.float64))
     if len(chances) == 0:
         return np.full(len(tokens), ONE, np.int64)
-    steps = np.maximum(_steps(np.random.default_rng([seed, 1]), tokens, chances), 1)
+    steps = np.maximum(_drawn_steps(np.random.default_rng([seed, 1]), tokens, chances), 1)
     rate: Longs = np.maximum(-(-tokens * ONE // steps), ONE)
     return rate
 
 
-@allocating_entry
-def _steps(rng: np.random.Generator, tokens: Longs, chances: Floats) -> Longs:
-    steps = np.zeros(len(tokens), np.int64)
-    for i in range(len(tokens)):
-        left = tokens[i]
-        while left > 0:
-            lot = rng.random()
-            left -= 1
-            for chance in chances:
-                if lot >= chance:
-                    break
-                left -= 1
-            steps[i] += 1
-    return steps
+def _drawn_steps(random: np.random.Generator, tokens: Longs, chances: Floats) -> Longs:
+    """Steps that each request takes; requests draw one after the other, one number a step."""
+    draws = Draws(
+        at=np.zeros(1, np.int64),
+        left=np.array(tokens, np.int64),
+        steps=np.zeros(len(tokens), np.int64),
+        chances=chances,
+        lots=np.empty(DRAWN_AT_ONCE),
+    )
+    while draws.at[0] < len(tokens):
+        random.random(out=draws.lots)
+        take_steps(draws)
+    return draws.steps
+
+
+@dataclass(frozen=True, eq=False)
+class Draws(Arrays):
+    """Requests with tokens `left` from request `at` on, and numbers in [0, 1) not used yet."""
+
+    at: Longs
+    left: Longs
+    steps: Longs
+    chances: Floats
+    lots: Floats
+
+
+@entry
+def take_steps(d: Draws) -> None:
+    """Take one step for each number, until they are used up or all requests are done."""
+    i = d.at[0]
+    for lot in d.lots:
+        while i < len(d.left) and d.left[i] <= 0:
+            i += 1
+        if i == len(d.left):
+            break
+        d.left[i] -= 1
+        for chance in d.chances:
+            if lot >= chance:
+                break
+            d.left[i] -= 1
+        d.steps[i] += 1
+    d.at[0] = i

@@ -1,16 +1,21 @@
 """Compile a hundred small kernels as one program.
 
 numba optimises each function together with everything it calls, again at every level of calls;
-for this package that is most of a minute. Inner kernels are never called from Python, so their
-code is only collected here, and optimised and turned to machine code once, in their entry.
+for this package that is most of a minute. Kernels are never called from Python, so their code is
+only collected here, and linked, optimised and turned into machine code once, in their entry.
 """
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from numba.core.codegen import JITCodeLibrary
+import numba
+from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, register_pass
 from numba.core.typed_passes import IRLegalization
+
+from splitpoint.sim import pointer  # noqa: F401 (teaches numba what arrays are)
+from splitpoint.sim.arrays import Arrays
 
 
 class _Unbound:
@@ -21,15 +26,14 @@ class _Unbound:
         """Bind nothing."""
 
 
-class Collected(JITCodeLibrary):  # type: ignore[misc]
-    """The code of a function and of those it calls, not optimised and not executable."""
+class Collected(CPUCodeLibrary):  # type: ignore[misc]
+    """The code of a function, not linked, not optimised and not executable."""
+
+    def _optimize_functions(self, module: Any) -> None:
+        """Nothing: the program is optimised as a whole."""
 
     def finalize(self) -> None:
-        """Link in what the function calls, each once."""
-        self._raise_if_finalized()
-        for library in dict.fromkeys(self._linking_libraries):
-            self._reload_init.update(library._reload_init)
-            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        """Nothing to do."""
         self._finalized = True
 
     @property
@@ -41,6 +45,27 @@ class Collected(JITCodeLibrary):  # type: ignore[misc]
         """No address: nobody calls it but compiled code."""
         self._ensure_finalized()
         return 0
+
+    def program(self) -> bytes:
+        """This function and all it calls, linked, optimised and compiled to an object file."""
+        for library in dict.fromkeys(_reached(self._linking_libraries)):
+            self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        self._optimize_final_module()
+        self._final_module.verify()
+        code: bytes = self._codegen._tm.emit_object(self._final_module)
+        return code
+
+
+def _reached(libraries: list[Any]) -> Iterator[Any]:
+    """Libraries and all that they call, however deep."""
+    seen: set[Any] = set()
+    left = list(libraries)
+    while left:
+        library = left.pop()
+        if library not in seen:
+            seen.add(library)
+            left += library._linking_libraries
+            yield library
 
 
 @register_pass(mutates_CFG=False, analysis_only=False)
@@ -68,3 +93,20 @@ class InnerCompiler(CompilerBase):  # type: ignore[misc]
         passes.add_pass_after(Collect, order[order.index(IRLegalization) - 1])
         passes.finalize()
         return [passes]
+
+
+def inner(function: Callable[..., Any]) -> Any:
+    """A function whose code is only collected."""
+    return numba.njit(
+        pipeline_class=InnerCompiler, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+    )(function)
+
+
+def compiled(function: Callable[..., None], arrays: Arrays) -> bytes:
+    """The symbol of an entry for such arrays, a newline, and its program as an object file."""
+    dispatcher = inner(function)
+    dispatcher.compile((numba.typeof(arrays),))
+    result = next(iter(dispatcher.overloads.values()))
+    symbol: str = result.fndesc.llvm_func_name
+    machine_code: bytes = result.library.program()
+    return symbol.encode() + b"\n" + machine_code

@@ -5,14 +5,17 @@ prompt's last id may cover a partial block; the turn that continues it adopts th
 own full block, so that the two agree on the tokens they share.
 """
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
 from splitpoint.inputs.trace import Ints, Longs
-from splitpoint.sim.kernel import allocating_entry
+from splitpoint.sim.arrays import Arrays
+from splitpoint.sim.kernel import Rows, entry
 
 UNSEEN = -2
+NUMBERS = np.dtype([(name, np.int64) for name in ("tokens", "width", "nodes")], align=True)
 
 
 class Names(NamedTuple):
@@ -47,89 +50,109 @@ def names(
     previous[following[has_next]] = has_next
     if int(ids.min()) < 0 or int(ids.max()) > 2 * len(ids):
         ids = np.unique(ids, return_inverse=True)[1].astype(np.int32)
-    name = np.empty(len(ids), np.int64)
-    slots = np.zeros(1 << (2 * len(ids)).bit_length(), np.int64)
-    count = _grow(starts, ids, int(ids.max()) + 1, block_tokens, isl, previous, slots, name)
-    cover = np.minimum(isl, np.diff(starts) * block_tokens)
-    after = _continued(starts, name, isl, osl, cover, following)
-    return Names(starts[:-1], name, cover, after, count)
-
-
-@allocating_entry
-def _grow(
-    starts: Longs,
-    ids: Ints,
-    width: int,
-    tokens: int,
-    isl: Longs,
-    previous: Longs,
-    slots: Longs,
-    name: Longs,
-) -> int:
-    """Fill `name`; how many nodes there are.
-
-    Most ids follow one other id wherever they occur: row `id` of the tables is their node. An id
-    that follows several nodes has further rows, found through `slots` by hash.
-    """
+    width = int(ids.max()) + 1
     parents = np.empty(width + len(ids), np.int64)
     parents[:width] = UNSEEN
-    nodes = np.empty(width + len(ids), np.int64)
-    keys = np.empty(width + len(ids), np.int64)
-    adopted = np.zeros(len(ids), np.bool_)
-    rows = width
+    numbers = np.array([(block_tokens, width, 0)], NUMBERS).view(np.recarray)
+    trie = Trie(
+        numbers=numbers,
+        starts=starts,
+        ids=np.array(ids),
+        isl=isl,
+        osl=osl,
+        previous=previous,
+        following=following,
+        parents=parents,
+        nodes=np.empty(width + len(ids), np.int64),
+        keys=np.empty(width + len(ids), np.int64),
+        slots=np.zeros(1 << (2 * len(ids)).bit_length(), np.int64),
+        adopted=np.zeros(len(ids), np.int64),
+        name=np.empty(len(ids), np.int64),
+        cover=np.minimum(isl, np.diff(starts) * block_tokens),
+        after=np.full(len(isl), -1, np.int64),
+    )
+    grow(trie)
+    return Names(starts[:-1], trie.name, trie.cover, trie.after, int(numbers.nodes[0]))
+
+
+@dataclass(frozen=True, eq=False)
+class Trie(Arrays):
+    """What naming works on, and where a node is found by its id and the node before it.
+
+    Most ids follow one other node wherever they occur: row `id` of `parents` and `nodes` is theirs.
+    An id that follows several has further rows, found in `slots` by hash and told by `keys`.
+    `adopted`: nodes of partial blocks that have a full block now.
+    """
+
+    numbers: Rows
+    starts: Longs
+    ids: Ints
+    isl: Longs
+    osl: Longs
+    previous: Longs
+    following: Longs
+    parents: Longs
+    nodes: Longs
+    keys: Longs
+    slots: Longs
+    adopted: Longs
+    name: Longs
+    cover: Longs
+    after: Longs
+
+
+@entry
+def grow(t: Trie) -> None:
+    """Fill `name` and `after` of a trie."""
+    tokens = t.numbers[0].tokens
+    rows = t.numbers[0].width
+    parents = t.parents
+    slots = t.slots
     count = 0
-    for i in range(len(isl)):
-        start = starts[i]
-        before = previous[i]
+    for i in range(len(t.isl)):
+        start = t.starts[i]
+        before = t.previous[i]
         # Where the turn before ended inside a block: its name there is the first comer's.
         end = -1
         tail = -1
-        if 0 <= before < i and isl[before] % tokens != 0:
-            end = isl[before] // tokens
-            tail = starts[before] + end
-            if tail != starts[before + 1] - 1:
+        if 0 <= before < i and t.isl[before] % tokens != 0:
+            end = t.isl[before] // tokens
+            tail = t.starts[before] + end
+            if tail != t.starts[before + 1] - 1:
                 end = -1
         parent = -1
-        for at in range(start, starts[i + 1]):
-            row = int(ids[at])
+        for at in range(start, t.starts[i + 1]):
+            row = int(t.ids[at])
             if parents[row] != parent and parents[row] != UNSEEN:
                 slot = (((parent + 1) * 2654435761 + row * 40503) >> 8) & (len(slots) - 1)
                 while slots[slot] != 0:
-                    if keys[slots[slot]] == row and parents[slots[slot]] == parent:
+                    if t.keys[slots[slot]] == row and parents[slots[slot]] == parent:
                         break
                     slot = (slot + 1) & (len(slots) - 1)
                 if slots[slot] == 0:
                     slots[slot] = rows
-                    keys[rows] = row
+                    t.keys[rows] = row
                     parents[rows] = UNSEEN
                     rows += 1
                 row = slots[slot]
             if parents[row] == UNSEEN:
-                at_end = at - start == end and (end == 0 or name[tail - 1] == parent)
-                if at_end and not adopted[name[tail]]:
-                    node = name[tail]
-                    adopted[node] = True
+                at_end = at - start == end and (end == 0 or t.name[tail - 1] == parent)
+                if at_end and t.adopted[t.name[tail]] == 0:
+                    node = t.name[tail]
+                    t.adopted[node] = 1
                 else:
                     node = count
                     count += 1
                 parents[row] = parent
-                nodes[row] = node
-            parent = nodes[row]
-            name[at] = parent
-    return count
-
-
-@allocating_entry
-def _continued(
-    starts: Longs, name: Longs, isl: Longs, osl: Longs, cover: Longs, following: Longs
-) -> Longs:
-    after = np.full(len(isl), -1, np.int64)
-    for i in range(len(isl)):
-        turn = following[i]
-        own = starts[i + 1] - starts[i]
-        if turn < 0 or own == 0 or cover[i] < isl[i] or isl[turn] < isl[i] + osl[i]:
+                t.nodes[row] = node
+            parent = t.nodes[row]
+            t.name[at] = parent
+    t.numbers[0].nodes = count
+    for i in range(len(t.isl)):
+        turn = t.following[i]
+        own = t.starts[i + 1] - t.starts[i]
+        if turn < 0 or own == 0 or t.cover[i] < t.isl[i] or t.isl[turn] < t.isl[i] + t.osl[i]:
             continue
-        other = starts[turn + 1] - starts[turn]
-        if other >= own and name[starts[turn] + own - 1] == name[starts[i + 1] - 1]:
-            after[i] = turn
-    return after
+        other = t.starts[turn + 1] - t.starts[turn]
+        if other >= own and t.name[t.starts[turn] + own - 1] == t.name[t.starts[i + 1] - 1]:
+            t.after[i] = turn

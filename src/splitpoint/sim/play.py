@@ -4,9 +4,7 @@ import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs, Trace
 from splitpoint.run import Instances, Ints, Requests, Run, Series
-from splitpoint.sim import pointer  # noqa: F401 (teaches numba what a Sim is)
 from splitpoint.sim.build import build, front
-from splitpoint.sim.kernel import announce
 from splitpoint.sim.loop import run
 from splitpoint.sim.state import INFEASIBLE, PICOS, UNFINISHED, Sim
 from splitpoint.sim.world import World
@@ -26,7 +24,6 @@ def play(
     leaps: bool,
 ) -> Run:
     """Simulate; `leaps` False takes every step on its own, with the same result."""
-    announce()
     closed = closed_loop and trace.closed
     s = build(world, trace, seed, closed, leaps)
     run(s)

@@ -9,62 +9,47 @@ import hashlib
 from typing import Any
 
 import numba
-from llvmlite import ir  # type: ignore[import-untyped]
+from llvmlite import ir
 from numba import types
-from numba.core import cgutils
 from numba.core.datamodel import models, register_default
 from numba.core.imputils import lower_getattr_generic
 from numba.core.typing.templates import AttributeTemplate, infer_getattr
-from numba.extending import NativeValue, typeof_impl, unbox
+from numba.extending import typeof_impl
 from numba.np.arrayobj import populate_array
 
-from splitpoint.sim.state import Sim
+from splitpoint.sim.arrays import Arrays
 
 WORD = ir.IntType(64)
 
 
-class SimType(types.Type):  # type: ignore[misc]
-    """The numba type of a `Sim`: its fields are arrays, or named tuples of arrays."""
+class ArraysType(types.Type):  # type: ignore[misc]
+    """The numba type of an `Arrays`: its fields are arrays, or named tuples of arrays."""
 
     def __init__(self, fields: tuple[tuple[str, Any], ...]) -> None:
         self.fields = dict(fields)
         # Names are part of every symbol; spelling all fields out makes them 20 KB each.
-        super().__init__(name=f"Sim({hashlib.sha256(str(fields).encode()).hexdigest()[:16]})")
+        super().__init__(name=f"Arrays({hashlib.sha256(str(fields).encode()).hexdigest()[:16]})")
 
 
-@typeof_impl.register(Sim)
-def _typeof(s: Sim, c: Any) -> SimType:
-    # Every Sim has the same type (`Sim.words` checks it), and finding it out takes a millisecond.
-    if not _known:
-        fields = zip(s.names(), s.fields(), strict=True)
-        _known.append(SimType(tuple((name, numba.typeof(field)) for name, field in fields)))
-    return _known[0]
+@typeof_impl.register(Arrays)
+def _typeof(arrays: Arrays, c: Any) -> ArraysType:
+    fields = zip(arrays.names(), arrays.fields(), strict=True)
+    return ArraysType(tuple((name, numba.typeof(field)) for name, field in fields))
 
 
-_known: list[SimType] = []
-
-
-register_default(SimType)(models.OpaqueModel)
-
-
-@unbox(SimType)
-def _unbox(kind: SimType, s: Any, c: Any) -> Any:
-    address = c.pyapi.object_getattr_string(s, "address")
-    value = c.builder.inttoptr(c.pyapi.long_as_longlong(address), cgutils.voidptr_t)
-    c.pyapi.decref(address)
-    return NativeValue(value)
+register_default(ArraysType)(models.OpaqueModel)
 
 
 @infer_getattr
 class _Fields(AttributeTemplate):  # type: ignore[misc]
-    key = SimType
+    key = ArraysType
 
-    def generic_resolve(self, kind: SimType, name: str) -> Any:
+    def generic_resolve(self, kind: ArraysType, name: str) -> Any:
         return kind.fields.get(name)
 
 
-@lower_getattr_generic(SimType)
-def _load_field(context: Any, builder: Any, kind: SimType, value: Any, name: str) -> Any:
+@lower_getattr_generic(ArraysType)
+def _load_field(context: Any, builder: Any, kind: ArraysType, value: Any, name: str) -> Any:
     place = 0
     for other, field in kind.fields.items():
         if other == name:

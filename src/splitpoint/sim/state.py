@@ -4,13 +4,12 @@ A ticket is a request's place on one instance: ticket r is request r where it pr
 mixed instance), ticket n + r is request r on its decode instance. Times are integer picoseconds.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
+from splitpoint.sim.arrays import Arrays
 from splitpoint.sim.chain import Chain
 from splitpoint.sim.kernel import Rows
 
@@ -214,7 +213,7 @@ CLOCK = _columns(
 
 
 @dataclass(frozen=True, eq=False)
-class Sim:
+class Sim(Arrays):
     """Everything the event loop reads and writes.
 
     `segments` and `index` are the prefix caches of all ranks, each rank with rows and slots of its
@@ -273,28 +272,3 @@ class Sim:
     tree_size: Longs
     rows: Longs
     row_next: Longs
-
-    @staticmethod
-    def names() -> tuple[str, ...]:
-        """The names of all fields, in order."""
-        return tuple(field.name for field in dataclasses.fields(Sim))
-
-    def fields(self) -> tuple[Rows | Longs | Floats | Chain, ...]:
-        """All fields, in order."""
-        return tuple(getattr(self, name) for name in self.names())
-
-    @cached_property
-    def words(self) -> Longs:
-        """Address, then first and last length, of every array, in field order."""
-        words: list[int] = []
-        for field in self.fields():
-            for array in field if isinstance(field, tuple) else (field,):
-                assert array.flags.c_contiguous and array.flags.writeable
-                assert array.dtype.names or array.dtype in (np.int64, np.float64)
-                words += [array.ctypes.data, array.shape[0], array.shape[-1]]
-        return np.array(words, np.int64)
-
-    @property
-    def address(self) -> int:
-        """Where `words` lies in memory: all that compiled kernels are given."""
-        return int(self.words.ctypes.data)

@@ -13,7 +13,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.files import open_text
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces import azure, bailian, burstgpt, mooncake, vidur, weka
-from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted
+from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted, gathered
 from splitpoint.inputs.traces.export import WRITABLE, write
 from splitpoint.inputs.traces.table import header_of
 
@@ -38,7 +38,9 @@ def read(
     lines = lines_of(path)
     match chosen:
         case "mooncake":
-            return mooncake.read(lines, str(path), derive_sessions=sessions == "auto")
+            texts = open_text(path, max_line=MAX_LINE)
+            derive = sessions == "auto"
+            return mooncake.read(gathered(texts, str(path)), str(path), derive_sessions=derive)
         case "azure":
             return azure.read(lines, str(path))
         case "burstgpt":

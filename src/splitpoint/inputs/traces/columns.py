@@ -4,6 +4,7 @@ The one idea: ids are numbered anew so that an id names its whole prefix, even w
 ids name one block's tokens only. Also what all readers refuse.
 """
 
+import itertools
 from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -30,6 +31,8 @@ MAX_ID = 2**62
 # Assumed: a WEKA session is one line, of some MiB at most in the public files.
 MAX_LINE = 64 * 1024**2
 NO_IDENTITY = 16
+# Lines decoded together; bounds the memory that takes.
+LINES_AT_ONCE = 1024
 
 
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
@@ -47,6 +50,18 @@ class Line(NamedTuple):
     def where(self) -> str:
         """The place as messages name it."""
         return f"{self.path}: line {self.number}"
+
+
+class Lines(NamedTuple):
+    """Some lines of a file that are not blank, and which ones they are."""
+
+    path: str
+    numbers: list[int]
+    texts: list[str]
+
+    def line(self, place: int) -> Line:
+        """One of them."""
+        return Line(self.path, self.numbers[place], self.texts[place])
 
 
 class Identities(NamedTuple):
@@ -222,6 +237,33 @@ def decoded(decoder: "msgspec.json.Decoder[T]", line: Line) -> T:
         raise PlanError(line.where, f"not a JSON object: {error}") from None
 
 
+def gathered(texts: Iterator[str], path: str) -> Iterator[Lines]:
+    """The lines that are not blank, `LINES_AT_ONCE` together; too many of them are refused."""
+    rows, number = 0, 1
+    while taken := list(itertools.islice(texts, LINES_AT_ONCE)):
+        lines = Lines(path, list(range(number, number + len(taken))), taken)
+        number += len(taken)
+        if not all(taken) or any(map(str.isspace, taken)):
+            kept = [i for i, text in enumerate(taken) if text and not text.isspace()]
+            lines = Lines(path, [lines.numbers[i] for i in kept], [taken[i] for i in kept])
+        rows += len(lines.texts)
+        if rows > MAX_ROWS:
+            where = lines.line(-1).where
+            raise PlanError(where, f"more than {MAX_ROWS:,} rows", "cut the trace first")
+        yield lines
+
+
+def decoded_lines(decoder: "msgspec.json.Decoder[T]", lines: Lines) -> list[T]:
+    """The records on many JSON lines, or a PlanError that names line and field."""
+    try:
+        rows = decoder.decode_lines("\n".join(lines.texts))
+    except (msgspec.DecodeError, RecursionError):
+        rows = []
+    if len(rows) == len(lines.texts):
+        return rows
+    return [decoded(decoder, lines.line(i)) for i in range(len(lines.texts))]
+
+
 def joined(parts: list[NDArray[Scalar]]) -> NDArray[Scalar]:
     """The parts of a column as one."""
     return np.concatenate(parts) if parts else np.zeros(0)  # type: ignore[return-value]
@@ -255,3 +297,16 @@ def extended(ids: "array[int]", more: list[int], where: str) -> None:
             if not -(2**63) <= block < 2**64:
                 raise PlanError(where, f"hash_ids[{number}]: an id of over 64 bits") from None
         ids.extend(block - 2**64 if block >= 2**63 else block for block in more)
+
+
+def extended_by_rows(ids: "array[int]", rows: list[list[int]], lines: Lines) -> None:
+    """Append the ids of many rows as `extended` does; `lines` are where they stand."""
+    before = len(ids)
+    if before + sum(map(len, rows)) <= MAX_IDS:
+        try:
+            ids.extend(itertools.chain.from_iterable(rows))
+            return
+        except OverflowError:
+            del ids[before:]
+    for i, row in enumerate(rows):
+        extended(ids, row, lines.line(i).where)

@@ -7,6 +7,7 @@ stay those of the file (open loop). AIPerf's `session_id` and `delay` (ms) are k
 and such a trace is a closed loop.
 """
 
+import itertools
 from array import array
 from collections.abc import Iterator
 
@@ -18,13 +19,13 @@ from splitpoint.inputs.trace import Ints, Longs, Trace, dense, turns_of
 from splitpoint.inputs.traces.columns import (
     MAX_SECONDS,
     Identities,
-    Line,
+    Lines,
     Seconds,
     Tokens,
     assembled,
     completed,
-    decoded,
-    extended,
+    decoded_lines,
+    extended_by_rows,
     fitting_block,
     floats,
     ints,
@@ -37,7 +38,7 @@ PER_MS = 1e-3
 SOURCE = "Mooncake trace format (kvcache-ai/Mooncake)"
 
 
-class Request(msgspec.Struct):
+class Request(msgspec.Struct, gc=False):
     """One line. Times are milliseconds."""
 
     input_length: Tokens
@@ -48,7 +49,7 @@ class Request(msgspec.Struct):
     delay: Seconds | None = None
 
 
-def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> Trace:
+def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> Trace:
     """The trace of a Mooncake file; sessions from prefix chains unless the file names them."""
     decoder = msgspec.json.Decoder(Request)
     arrive, think = array("d"), array("d")
@@ -58,27 +59,29 @@ def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> T
     clock: dict[int, float] = {}
     delays = 0
     places = array("q")
-    for line in lines:
-        row = decoded(decoder, line)
-        key = row.session_id
-        number = -1 if key is None else numbers.setdefault(key, len(numbers))
-        time = row.timestamp
-        if time is None:
-            if row.delay is None or number not in clock:
-                what = "timestamp: missing"
-                raise PlanError(line.where, what, "only a later turn with a delay may lack it")
-            time = min(clock[number] + row.delay, MAX_SECONDS)
-        delays += row.delay is not None
-        if key is not None:
-            clock[number] = time
-        arrive.append(time * PER_MS)
-        think.append((row.delay or 0.0) * PER_MS)
-        isl.append(row.input_length)
-        osl.append(row.output_length)
-        session.append(number)
-        counts.append(len(row.hash_ids))
-        extended(ids, row.hash_ids, line.where)
-        places.append(line.number)
+    for taken in lines:
+        rows = decoded_lines(decoder, taken)
+        times = [row.timestamp or 0.0 for row in rows]
+        owners = [-1] * len(rows)
+        for i, row in enumerate(rows):
+            key = row.session_id
+            if key is None and row.delay is None and row.timestamp is not None:
+                continue
+            number = -1 if key is None else numbers.setdefault(key, len(numbers))
+            times[i] = time = moment(row, clock.get(number), taken, i)
+            delays += row.delay is not None
+            if key is not None:
+                clock[number] = time
+                owners[i] = number
+        arrive.extend(times)
+        session.extend(owners)
+        think.extend([row.delay or 0.0 for row in rows])
+        isl.extend([row.input_length for row in rows])
+        osl.extend([row.output_length for row in rows])
+        blocks = [row.hash_ids for row in rows]
+        counts.extend(map(len, blocks))
+        extended_by_rows(ids, blocks, taken)
+        places.extend(taken.numbers)
     tokens = ints(isl)
     identities = identities_of(tokens, longs(ids), longs(counts), places, path)
     named = len(numbers) > 0
@@ -87,11 +90,11 @@ def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> T
     owner[owner < 0] = len(numbers) + np.flatnonzero(owner < 0)
     trace = assembled(
         path,
-        arrive_s=floats(arrive),
+        arrive_s=floats(arrive) * PER_MS,
         isl=tokens,
         osl=ints(osl),
         session=owner,
-        think_s=floats(think) if delays else None,
+        think_s=floats(think) * PER_MS if delays else None,
         identities=identities,
         closed=named and delays > 0,
         source=SOURCE,
@@ -101,6 +104,17 @@ def read(lines: Iterator[Line], path: str, *, derive_sessions: bool = True) -> T
         return trace
     chained = chained_sessions(trace)
     return msgspec.structs.replace(trace, session=chained, turn=turns_of(chained))
+
+
+def moment(row: Request, before: float | None, lines: Lines, place: int) -> float:
+    """When a request arrives, in milliseconds; `before`: when the turn before it did."""
+    if row.timestamp is not None:
+        return row.timestamp
+    if row.delay is None or before is None:
+        what = "timestamp: missing"
+        where = lines.line(place).where
+        raise PlanError(where, what, "only a later turn with a delay may lack it")
+    return min(before + row.delay, MAX_SECONDS)
 
 
 def identities_of(
@@ -125,23 +139,34 @@ def chained_sessions(trace: Trace) -> Ints:
     A chain is continued once; a second continuation (a fork) is a session of its own. A chain
     whose last full block another session brought first is only a shared prefix and proves nothing.
     """
-    full = trace.isl // trace.block_tokens
-    ends = trace.block_starts[:-1] + np.minimum(full, np.diff(trace.block_starts))
-    session = np.arange(len(trace), dtype=np.int32)
-    # By block id: the session that brought it, and the row that waits for a continuation there.
-    width = int(trace.block_ids.max(initial=0)) + 1
-    brought, waiting = np.full(width, -1, np.int32), np.full(width, -1, np.int32)
-    spans = zip(trace.block_starts[:-1].tolist(), ends.tolist(), strict=True)
-    for row, (start, end) in enumerate(spans):
-        if start == end:
-            continue
-        chain = trace.block_ids[start:end]
-        before = waiting[chain]
-        longest = np.flatnonzero((before >= 0) & (trace.isl[before] < trace.isl[row]))[-1:]
-        for place in longest:
-            session[row] = session[before[place]]
-            waiting[chain[place]] = -1
-        brought[chain[brought[chain] < 0]] = session[row]
-        if brought[chain[-1]] == session[row]:
-            waiting[chain[-1]] = row
-    return dense(session)
+    counts = np.diff(trace.block_starts)
+    full = np.minimum(trace.isl // trace.block_tokens, counts)
+    last = trace.block_starts[:-1] + full - 1
+    rows = np.repeat(np.arange(len(trace)), full)
+    ids = trace.block_ids[np.arange(len(trace.block_ids)) <= np.repeat(last, counts)]
+    width = int(ids.max(initial=-1)) + 1
+    # By block id: the row that brought it first, and the row that waits for a continuation there.
+    brought = np.empty(width, np.int64)
+    brought[ids[::-1]] = rows[::-1]
+    # A row can wait only at its last block, for a row that holds that block too.
+    ends = np.zeros(width, bool)
+    ends[trace.block_ids[last[full > 0]]] = True
+    met = np.flatnonzero(ends[ids] & (np.bincount(ids, minlength=width)[ids] > 1))
+    waiting: dict[int, int] = {}
+    session = list(range(len(trace)))
+    isl = trace.isl.tolist()
+    owners, blocks = rows[met], ids[met]
+    cuts = np.append(np.flatnonzero(np.diff(owners, prepend=-1)), len(met)).tolist()
+    for start, stop in itertools.pairwise(cuts):
+        row = int(owners[start])
+        chain = blocks[start:stop].tolist()
+        for block in reversed(chain):
+            before = waiting.get(block)
+            if before is not None and isl[before] < isl[row]:
+                session[row] = session[before]
+                del waiting[block]
+                break
+        ending = int(trace.block_ids[last[row]])
+        if chain[-1] == ending and session[int(brought[ending])] == session[row]:
+            waiting[ending] = row
+    return dense(np.array(session))
