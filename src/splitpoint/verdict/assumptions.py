@@ -163,6 +163,8 @@ def _fitted(ready: Instance) -> Iterator[Figure]:
         ("step with prefill, measured over predicted", factors.prefill, "x", errors.prefill),
         ("time of a request outside of steps", factors.front_s, "s", errors.front_s),
     ):
+        if value is None:
+            continue
         known = origin if error is not None else "assumed: the results do not determine it"
         yield Figure(name=name, value=value, unit=unit, origin=origin_of(known), source=known)
 
