@@ -182,3 +182,33 @@ def test_a_cache_costs_rows_by_prompt_not_by_block() -> None:
     assert s.ranks[0].hits == 16 * sum(len(row.ids) - 100 for row in rows[1:])
     assert s.ranks[0].cached == 64 + 20 * 300
     assert s.ranks[0].segment_next - s.ranks[0].segment_at <= 2 * 20 + 2
+
+
+def test_hits_of_long_prompts_are_those_of_a_plain_queue_of_blocks() -> None:
+    # One request after the other, so that the pool is a list: what is found leaves it, what is
+    # needed is taken from its front, and a request gives back its last block first.
+    random = Random(0)
+    numbers: dict[tuple[int, ...], int] = {}
+    usable = 700
+    queue: list[int | None] = [None] * usable
+    rows, expected = [], []
+    prompts: list[tuple[int, ...]] = [()]
+    for i in range(400):
+        start = random.choice(prompts)
+        start = start[: random.randint(0, len(start))] if random.random() < 0.5 else start
+        more = tuple(random.randint(0, 2) for _ in range(random.randint(0, 120)))
+        prompt = (*start, *more)[:300]
+        prompts.append(prompt)
+        ids = [numbers.setdefault(prompt[: j + 1], len(numbers)) for j in range(len(prompt))]
+        found = next((j for j, name in enumerate(ids) if name not in queue), len(ids))
+        for name in ids[:found]:
+            queue.remove(name)
+        del queue[: len(ids) + 1 - found]
+        queue += [None, *reversed(ids)]
+        assert len(queue) == usable
+        expected.append(16 * found)
+        rows.append(Row(16 * len(ids) + 5, 1, 100.0 * i, [*ids, 10**6 + i]))
+    world = mixed(prefix_caching=True, kv_blocks=usable + 1, token_budget=2048)
+    run = simulate(world, trace(*rows))
+    assert run.requests.hit_tokens.tolist() == expected
+    assert 0 < sum(expected) < sum(row.isl for row in rows) / 2

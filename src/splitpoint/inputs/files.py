@@ -71,14 +71,16 @@ def open_text(
     are replaced and a gzip file ends where it breaks off.
     """
     number = 1
-    for lines in _lines(path, max_bytes, max_line, errors == "strict"):
-        encoding = "utf-8-sig" if number == 1 else "utf-8"
+    for lines in _whole_lines(path, max_bytes, max_line, errors == "strict"):
         try:
-            yield from b"\n".join(lines).decode(encoding, errors).split("\n")
+            text = lines.decode("utf-8-sig" if number == 1 else "utf-8", errors)
         except UnicodeDecodeError:
             # Once more line by line, to hand over what is whole and to name the one that is not.
-            yield from _texts(path, lines, number)
-        number += len(lines)
+            yield from _texts(path, lines.split(b"\n"), number)
+            return
+        texts = text.split("\n")
+        number += len(texts)
+        yield from (line.removesuffix("\r") for line in texts) if "\r" in text else texts
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -117,32 +119,35 @@ def _decoded(path: Path, encoded: bytes) -> str:
 
 
 def _texts(path: Path, lines: list[bytes], number: int) -> Iterator[str]:
+    """Lines up to the first that is not UTF-8, which is refused."""
     for place, line in enumerate(lines, start=number):
         try:
-            yield line.decode("utf-8-sig" if place == 1 else "utf-8")
+            yield line.decode("utf-8-sig" if place == 1 else "utf-8").removesuffix("\r")
         except UnicodeDecodeError as error:
             what = f"byte {error.start + 1} is not UTF-8"
             raise PlanError(f"{path}: line {place}", what) from None
 
 
-def _lines(path: Path, max_bytes: int, max_line: int, whole: bool) -> Iterator[list[bytes]]:
-    """Lines without their ends, those of a chunk together."""
+def _whole_lines(path: Path, max_bytes: int, max_line: int, whole: bool) -> Iterator[bytes]:
+    """The file in parts that end where a line does, without that line's end."""
     number = 1
     rest = b""
     for chunk in _chunks(path, max_bytes, whole):
         unread = rest + chunk
-        lines = unread.split(b"\n")
-        lengths = list(map(len, lines))
-        if max(lengths) > max_line:
-            long = next(i for i, length in enumerate(lengths) if length > max_line)
-            what = f"is longer than {max_line:,} bytes"
-            raise PlanError(f"{path}: line {number + long}", what)
-        rest = lines.pop()
-        number += len(lines)
-        if lines:
-            yield [line.removesuffix(b"\r") for line in lines] if b"\r" in unread else lines
+        if len(unread) > max_line:
+            _check_lengths(path, number, unread, max_line)
+        lines, ended, rest = unread.rpartition(b"\n")
+        if ended:
+            number += lines.count(b"\n") + 1
+            yield lines
     if rest:
-        yield [rest.removesuffix(b"\r")]
+        yield rest
+
+
+def _check_lengths(path: Path, number: int, lines: bytes, max_line: int) -> None:
+    for place, line in enumerate(lines.split(b"\n"), start=number):
+        if len(line) > max_line:
+            raise PlanError(f"{path}: line {place}", f"is longer than {max_line:,} bytes")
 
 
 def _chunks(path: Path, max_bytes: int, whole: bool = True) -> Iterator[bytes]:

@@ -33,7 +33,8 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     that many tokens (Llama 4); both 0: full attention. `gated`: the query projection also makes an
     output gate of the same width. `key_is_value`: one projection serves as both (Gemma 4 global
     layers); two vectors are cached all the same. `bias`: which projections carry one. `sinks`: one
-    learned logit per head (gpt-oss).
+    learned logit per head (gpt-oss). `wide_norm`: queries and keys are normalised over all heads
+    together, so tensor-parallel ranks add up their squares (MiniMax M2).
     """
 
     heads: int
@@ -46,6 +47,7 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     key_is_value: bool = False
     bias: Literal["", "qkv", "qkvo"] = ""
     qk_norm: bool = False
+    wide_norm: bool = False
     sinks: bool = False
     indexer: Indexer | None = None
 

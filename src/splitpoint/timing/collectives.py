@@ -15,7 +15,7 @@ import numpy as np
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu, Link
-from splitpoint.inputs.model import Experts, Layer, Model
+from splitpoint.inputs.model import Attention, Experts, Layer, Model
 from splitpoint.record import Record
 from splitpoint.timing.operators import (
     ACTIVATION_BYTES,
@@ -79,6 +79,9 @@ def stage_exchanges(
     dense = sum(layer.ffn is not None and not isinstance(layer.ffn, Experts) for layer in layers)
     routed = [layer.ffn for layer in layers if isinstance(layer.ffn, Experts)]
     if topology.tp > 1:
+        wide = sum(isinstance(a := layer.mixer, Attention) and a.wide_norm for layer in layers)
+        # The squares of a token's queries and of its keys, in fp32 (vLLM mamba/linear_attn.py).
+        result.append(_reduce("attention.norm", new * 8.0, topology.tp, wide))
         result.append(_reduce("mixer.sum", hidden, topology.tp, mixers))
         result.append(_reduce("mlp.sum", hidden, topology.tp, dense))
     group = topology.tp * topology.dp

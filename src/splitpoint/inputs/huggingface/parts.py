@@ -63,6 +63,7 @@ def attention(keys: Keys) -> Attention:
         gated=keys.flag("attn_output_gate"),
         bias=_bias(keys, kind),
         qk_norm=norm,
+        wide_norm=norm and kind == "minimax_m2",
         sinks=kind == "gpt_oss",
     )
 

@@ -1,0 +1,63 @@
+"""What the host adds: a client's way to the queue, experts side by side, and norms over ranks."""
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.facts import gpu
+from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.model import Attention
+from splitpoint.timing import host
+from splitpoint.timing.bake import gpu_seconds
+from splitpoint.timing.collectives import stage_exchanges
+from splitpoint.timing.operators import Batch
+
+TP8 = Topology(tp=8)
+
+
+def decoding(n: int) -> Batch:
+    one = np.array([float(n)])
+    return Batch(decode=one, context=one * 1000, prefill=0 * one, pairs=0 * one, rows=one)
+
+
+def seconds(n: int, engine: Engine) -> float:
+    model = load_model("deepseek-ai/DeepSeek-R1", offline=True)
+    return float(gpu_seconds(model, gpu("H200"), TP8, engine, decoding(n))[0])
+
+
+def test_shared_experts_hide_beside_routed_ones_up_to_the_engines_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = Engine(name="vllm", block_size=16)
+    speed = host.host_speed(engine)
+    beside = {n: seconds(n, engine) for n in (8, 256, 257)}
+    alone = replace(speed, beside_tokens=0)
+    monkeypatch.setattr(host, "host_speed", lambda engine: alone)
+    for n, taken in beside.items():
+        if n <= speed.beside_tokens:
+            assert taken < seconds(n, engine)
+        else:
+            assert taken == seconds(n, engine)
+
+
+def test_a_norm_over_all_heads_adds_up_squares_once_a_layer() -> None:
+    model = load_model("MiniMaxAI/MiniMax-M2.5", offline=True)
+    assert all(isinstance(layer.mixer, Attention) for layer in model.layers)
+    found = {
+        exchange.name: exchange
+        for exchange in stage_exchanges(model.layers, model, Topology(tp=4), Engine(), decoding(10))
+    }
+    assert found["attention.norm"].count == len(model.layers)
+    # Two fp32 sums a token.
+    assert found["attention.norm"].bytes[0] == 10 * 8
+    single = stage_exchanges(model.layers, model, Topology(), Engine(), decoding(10))
+    assert "attention.norm" not in {exchange.name for exchange in single}
+
+
+def test_every_engine_says_where_its_front_comes_from() -> None:
+    for name in ("vllm", "sglang", "trtllm"):
+        speed = host.host_speed(Engine(name=name))
+        assert 0 < speed.front < 0.1 and 0 <= speed.front_token < 1e-4
+        assert speed.front_origin.startswith("fitted") and speed.beside_origin
