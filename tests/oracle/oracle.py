@@ -108,6 +108,8 @@ class Rank:
     demand: int = 0
     backlog: int = 0
     preempted: bool = False
+    share: int = 0
+    shut: bool = False
     kind: str = ""
     due: list[Seat] = field(default_factory=list)
     busy: int = 0
@@ -291,7 +293,12 @@ class Engine:
     start: int = 0
     end: int = 0
     lasts: int = -1
+    prefilling: bool = False
     looks: bool = False
+
+
+def first_share(spec: PoolSpec) -> int:
+    return round(spec.reserve.first * ONE) if spec.reserve else 0
 
 
 def covered(request: Request) -> int:
@@ -343,6 +350,7 @@ class Oracle:
                 for _ in range(spec.dp):
                     queue = [Block() for _ in range(max(0, spec.kv_blocks - 1))]
                     rank = Rank(len(self.ranks), engine, spec, queue)
+                    rank.share = first_share(spec)
                     self.ranks.append(rank)
                     engine.ranks.append(rank)
         self.closed = closed
@@ -615,6 +623,7 @@ class Oracle:
     def finish(self, seat: Seat) -> None:
         r, rank = seat.request, seat.rank
         rank.running.remove(seat)
+        rank.shut = False
         rank.name_blocks(seat, r.after or r, r.isl + r.osl - 1)
         rank.release(seat)
         rank.expect(seat, 0, 0)
@@ -650,6 +659,7 @@ class Oracle:
         for places in (rank.waiting, rank.ready, rank.running):
             if seat in places:
                 places.remove(seat)
+                rank.shut = rank.shut and places is not rank.running
         rank.release(seat)
         seat.promised = 0
         rank.expect(seat, 0, 0)
@@ -679,11 +689,20 @@ class Oracle:
 
     def compose(self, engine: Engine) -> None:
         """Fill the next step."""
+        engine.prefilling = False
+        if engine.ranks[0].spec.reserve is not None:
+            for rank in engine.ranks:
+                self.schedule_prefills(rank)
+            engine.prefilling = any(s.chunk for rank in engine.ranks for s in rank.running)
         for rank in engine.ranks:
-            self.schedule(rank)
+            if rank.spec.reserve is None:
+                self.schedule(rank)
+            elif not engine.prefilling:
+                self.schedule_decodes(rank)
             engine.lasts = max(engine.lasts, self.seconds(rank))
             chunks = any(s.chunk for s in rank.running)
-            rank.kind = ("m" if chunks else "d") if self.decoding(rank) else "p" if chunks else ""
+            decodes = bool(self.decoding(rank)) and not engine.prefilling
+            rank.kind = ("m" if chunks else "d") if decodes else "p" if chunks else ""
             rank.log.append((self.now, *rank.state()))
 
     def advance(self, engine: Engine) -> None:
@@ -692,7 +711,7 @@ class Oracle:
             ended = []
             fresh = [s for s in rank.running if s.state == "fresh"]
             for seat in rank.running:
-                if seat.state == "decoding":
+                if seat.state == "decoding" and not engine.prefilling:
                     seat.stepped += 1
                     if seat.tokens() >= seat.request.osl:
                         ended.append(seat)
@@ -725,7 +744,7 @@ class Oracle:
         return [s for s in rank.running if s.state in ("decoding", "fresh")]
 
     def seconds(self, rank: Rank) -> int:
-        seats = self.decoding(rank)
+        seats = [] if rank.engine.prefilling else self.decoding(rank)
         curve = rank.spec.curve
         context = 0
         for s in seats:
@@ -760,19 +779,109 @@ class Oracle:
                 if not self.grow(rank, seat, rank.held_blocks(tokens, 1 + k)):
                     break
         budget = spec.token_budget - len(self.decoding(rank)) * (1 + k)
+        budget = self.continue_prefills(rank, budget)
+        if not rank.preempted:
+            self.admit(rank, budget)
+
+    # SGLang -----------------------------------------------------------------------------------
+
+    def schedule_prefills(self, rank: Rank) -> None:
+        rank.preempted = False
+        for seat in rank.running:
+            seat.chunk = 0
+        budget = self.continue_prefills(rank, rank.spec.token_budget)
+        if not rank.preempted:
+            self.admit(rank, budget)
+
+    def schedule_decodes(self, rank: Rank) -> None:
+        reserve, k = rank.spec.reserve, rank.drafts
+        assert reserve is not None
+        block = rank.spec.block_tokens
+
+        def totals() -> list[tuple[Seat, int]]:
+            seats = [s for s in rank.running if s.state == "decoding"]
+            return [(s, rank.held_blocks(s.request.isl + s.tokens() + 2 * k, 1 + k)) for s in seats]
+
+        def lacking() -> bool:
+            have = sum(len(s.columns) * rank.full + len(s.loose) for s, _ in totals())
+            return sum(total for _, total in totals()) - have > len(rank.queue)
+
+        if not rank.running:
+            rank.share = first_share(rank.spec)
+        if lacking():
+            while True:
+                self.preempt(
+                    min(
+                        (s for s, _ in totals()),
+                        key=lambda s: (s.tokens(), -s.request.isl, -rank.running.index(s)),
+                    )
+                )
+                left = [s for s, _ in totals()]
+                lasting = rank.full * math.ceil(reserve.retract_steps * len(left) / block)
+                if not left or not (lacking() or (len(left) > 1 and lasting > len(rank.queue))):
+                    break
+            rank.share = first_share(rank.spec)
+            if left:
+                done = sum(s.tokens() for s in left) + reserve.retract_steps * len(left)
+                rank.share = min(ONE, done * ONE // sum(s.request.osl for s in left))
+        elif totals():
+            fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
+            rank.share = max(round(reserve.least * ONE), rank.share - fall)
+        # Blocks that are given back are free for those that are taken.
+        for seat, total in sorted(totals(), key=lambda x: x[1] - self.blocks_of(x[0])):
+            rank.resize(seat, total)
+
+    @staticmethod
+    def blocks_of(seat: Seat) -> int:
+        return len(seat.columns) * seat.rank.full + len(seat.loose)
+
+    def outputs(self, rank: Rank, new: Seat) -> int:
+        """Blocks to keep for outputs: all of those whose prompts this step completes, a share of
+        those of decoding requests."""
+        reserve = rank.spec.reserve
+        assert reserve is not None
+
+        def left(seat: Seat) -> int:
+            if rank.spec.role == "prefill":
+                return 1
+            return min(seat.request.osl - seat.tokens(), reserve.horizon)
+
+        whole = left(new)
+        decoding = 0
+        for seat in rank.running:
+            if seat.state == "decoding":
+                decoding += left(seat)
+            elif seat.state == "filling" and seat.computed + seat.chunk == seat.target:
+                whole += left(seat)
+        tokens = whole + (decoding * rank.share >> 20)
+        return rank.full * math.ceil(tokens / rank.spec.block_tokens)
+
+    def receive(self, seat: Seat) -> None:
+        """The first token came with the KV."""
+        seat.request.first_token = self.now
+        seat.got = 1
+        seat.rank.running.append(seat)
+        if seat.request.osl == 1:
+            self.finish(seat)
+            return
+        seat.state = "decoding"
+        self.trim(seat, seat.request.isl + seat.rank.drafts)
+
+    # vLLM -------------------------------------------------------------------------------------
+
+    def continue_prefills(self, rank: Rank, budget: int) -> int:
         for seat in list(rank.running):
             if seat.state == "filling" and seat in rank.running:
                 chunk = self.chunk_of(rank, seat, budget)
                 if chunk == 0:
                     continue
-                total = rank.held_blocks(seat.computed + chunk + k, chunk)
+                total = rank.held_blocks(seat.computed + chunk + rank.drafts, chunk)
                 if not self.grow(rank, seat, total):
                     break
                 seat.chunk = chunk
                 rank.name_blocks(seat, seat.request, min(seat.computed + chunk, seat.request.isl))
                 budget -= chunk
-        if not rank.preempted:
-            self.admit(rank, budget)
+        return budget
 
     def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
         have = len(seat.columns) * rank.full + len(seat.loose)
@@ -788,13 +897,14 @@ class Oracle:
     def preempt(self, seat: Seat) -> None:
         rank = seat.rank
         rank.running.remove(seat)
+        rank.shut = False
         rank.release(seat)
         seat.got = min(seat.tokens(), seat.request.osl)
         seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
         seat.target = seat.request.isl + seat.got
         # What was pulled is computed again where it was lost.
         seat.state, seat.local = "waiting", True
-        rank.waiting.insert(0, seat)
+        rank.waiting.insert(len(rank.waiting) if rank.spec.reserve else 0, seat)
         rank.expect(seat, rank.held_blocks(seat.target, 1), seat.target)
         rank.preempted = True
         rank.preemptions += 1
@@ -828,6 +938,9 @@ class Oracle:
                     rank.ready.pop(0)
                     budget -= chunk
                     continue
+                if spec.reserve is not None:
+                    self.receive(rank.ready.pop(0))
+                    continue
                 if budget < 1 + k:
                     return
                 rank.ready.pop(0)
@@ -842,6 +955,8 @@ class Oracle:
                 if not self.reserve(rank, seat):
                     return
                 continue
+            if rank.shut:
+                return
             answer = self.reload(rank, seat)
             if answer == "room":
                 return
@@ -862,8 +977,14 @@ class Oracle:
         whole = rank.held_blocks(seat.target, spec.in_flight)
         need = max(first, whole) - (have or hits * rank.full)
         free = len(rank.queue) if have else rank.free_after_hits(r, hits)
-        if chunk == 0 or need > free:
+        fits = need <= free
+        if fits and spec.reserve is not None and rank.running and not have:
+            # SGLang: what is asked must be less than what is there.
+            fits = need + self.outputs(rank, seat) < free
+        if chunk == 0 or not fits:
             seat.computed = 0
+            if chunk and spec.reserve is not None and rank.running and not have:
+                rank.shut = spec.role != "prefill"
             return 0
         rank.running.append(seat)
         seat.state = "filling"
@@ -921,6 +1042,7 @@ class Oracle:
     def prefilled(self, seat: Seat) -> None:
         r, rank = seat.request, seat.rank
         rank.running.remove(seat)
+        rank.shut = False
         self.trim(seat, r.isl + rank.drafts)
         rank.held.append(seat)
         rank.load -= 1
@@ -1016,7 +1138,14 @@ class Oracle:
         hits = rank.hits(r, r.isl)
         blocks = rank.held_blocks(r.isl + rank.drafts, 1 + rank.drafts)
         need = blocks - hits * rank.full
-        if need > rank.free_after_hits(r, hits):
+        spare = 0
+        if rank.spec.reserve is not None:
+            seats = [s for other in self.requests for s in other.seats.values() if s.rank is rank]
+            coming = [s for s in seats if s.state in ("pulling", "flowed", "loaded")]
+            count = len(rank.running) + len(coming)
+            per = rank.full * math.ceil(rank.spec.reserve.remote / rank.spec.block_tokens)
+            spare = per * (count + 1) if count else 0
+        if need + spare > rank.free_after_hits(r, hits):
             return False
         rank.waiting.pop(0)
         rank.seat_hits(seat, hits)

@@ -30,6 +30,7 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"preempted"} if r.preemptions.any() else set()
         seen |= {"hit"} if r.hit_tokens.any() else set()
         seen |= {"reloaded"} if r.host_hit_tokens.any() else set()
+        seen |= {"sglang"} if any(pool.reserve for pool in world.pools) else set()
         seen |= {"ahead"} if any(pool.batches_in_flight > 1 for pool in world.pools) else set()
         seen |= {"handed over"} if (r.transfer_end_s > 0).any() else set()
         seen |= {"held"} if run.series.held.any() else set()
@@ -37,5 +38,15 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"drafts"} if any(pool.curve.drafts for pool in world.pools) else set()
     assert seen >= {
         *(f"outcome {outcome}" for outcome in (0, 1, 2, 3)),
-        *("preempted", "hit", "handed over", "held", "ranks", "drafts", "reloaded", "ahead"),
+        *(
+            "preempted",
+            "hit",
+            "handed over",
+            "held",
+            "ranks",
+            "drafts",
+            "reloaded",
+            "ahead",
+            "sglang",
+        ),
     }

@@ -11,7 +11,7 @@ from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.sim import PoolSpec, World
-from splitpoint.sim.world import Scores, Tree
+from splitpoint.sim.world import Reserve, Scores, Tree
 from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.transfer import LinkSpec
 
@@ -71,6 +71,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         curve=curve(random, seats, budget, drafts),
         acceptance=tuple(random.choice([0.0, 0.3, 0.8, 1.0]) for _ in range(drafts)),
         batches_in_flight=random.choice([1, 2]),
+        reserve=reserve(random) if random.random() < 0.3 else None,
         host_blocks=host,
         host_bandwidth=random.choice([1e6, 1e9]),
         block_bytes=random.choice([1, 1000]),
@@ -130,9 +131,12 @@ def world(random: Random) -> World:
 
 
 def case(random: Random) -> tuple[World, Trace]:
-    """A world and a trace; a third of them prompts that return when a small pool forgot them."""
-    if random.random() < 2 / 3:
+    """A world and a trace; some of them prompts that return when a small pool forgot them, some
+    with outputs that outgrow the pool."""
+    if random.random() < 0.6:
         return world(random), trace(random)
+    if random.random() < 0.3:
+        return crowded(random)
     requests = returning(random)
     made = world(random)
     block = made.pools[0].block_tokens
@@ -143,6 +147,39 @@ def case(random: Random) -> tuple[World, Trace]:
             kv_blocks=random.randint(2, 4) * longest * len(pool.groups) // 2 + 4,
             host_blocks=random.choice([0, longest, 10 * longest, 100 * longest]),
             prefix_caching=random.random() < 0.9,
+        )
+        for pool in made.pools
+    )
+    return replace(made, pools=pools), requests
+
+
+def crowded(random: Random) -> tuple[World, Trace]:
+    """Short prompts and long outputs in pools that hold two or three of them at their ends."""
+    made = world(random)
+    n = random.randint(3, 12)
+    osl = [random.choice([20, random.randint(1, 60)]) for _ in range(n)]
+    requests = Trace(
+        name="crowded",
+        arrive_s=np.cumsum([random.choice([0.0, 0.0, 1e-9, 1e-6]) for _ in range(n)]),
+        isl=np.array([random.randint(1, 20) for _ in range(n)], np.int32),
+        osl=np.array(osl, np.int32),
+        session=np.arange(n, dtype=np.int32),
+        turn=np.zeros(n, np.int32),
+        think_s=np.zeros(n),
+        block_starts=np.zeros(n + 1, np.int64),
+        block_ids=np.array([], np.int32),
+        block_tokens=16,
+    )
+    columns = int((requests.isl + requests.osl).max()) // made.pools[0].block_tokens + 2
+    tight = random.choice([1.0, 1.5, 2.5])
+    pools = tuple(
+        replace(
+            pool,
+            replicas=1,
+            kv_blocks=int(tight * sum(g.fixed or columns for g in pool.groups)) + 2,
+            in_flight=0,
+            # Admission that looks one token ahead, so that decodes must give way.
+            reserve=replace(pool.reserve, horizon=1) if pool.reserve else None,
         )
         for pool in made.pools
     )
@@ -168,6 +205,19 @@ def returning(random: Random) -> Trace:
         block_starts=starts.astype(np.int64),
         block_ids=np.array([name for some in ids for name in some], np.int32),
         block_tokens=tokens,
+    )
+
+
+def reserve(random: Random) -> Reserve:
+    """SGLang's scheduling, with shares that fall soon and horizons that outputs pass."""
+    first = random.choice([0.0, 0.7, 1.0])
+    return Reserve(
+        first=first,
+        least=first * random.choice([0.0, 0.14, 1.0]),
+        fall_steps=random.choice([1, 5, 600]),
+        horizon=random.choice([1, 10, 4096]),
+        retract_steps=random.choice([0, 1, 20]),
+        remote=random.choice([0, 5, 64]),
     )
 
 

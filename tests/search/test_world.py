@@ -6,6 +6,7 @@ from msgspec.structs import replace
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.gpu import GIB
 from splitpoint.search.world import candidate_of, path, world
+from splitpoint.sim.world import Reserve
 from tests.search import small
 
 
@@ -69,3 +70,17 @@ def test_host_memory_is_shared_by_the_gpus_of_a_rank() -> None:
         assert pool.host_blocks == 10 * GIB // pool.block_bytes
         assert pool.host_bandwidth == 4e10
         assert pool.batches_in_flight == 2
+
+
+def test_the_engine_s_name_chooses_the_scheduler() -> None:
+    one = small.ready()
+    engine = replace(one.engine, name="sglang", version="0.5.6")
+    ready = replace(one, holding=replace(one.holding, engine=engine))
+    made = world(
+        candidate_of([("prefill", ready, 1), ("decode", ready, 1)], "session"),
+        small.model(),
+        small.h20(),
+        tokens=1000,
+    )
+    assert [pool.reserve for pool in made.pools] == [Reserve(), Reserve()]
+    assert [pool.prefix_caching for pool in made.pools] == [True, False]

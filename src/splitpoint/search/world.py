@@ -9,7 +9,7 @@ from splitpoint.pricing.engines import rules
 from splitpoint.pricing.handoff import handoff
 from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
-from splitpoint.sim.world import PoolSpec, World
+from splitpoint.sim.world import PoolSpec, Reserve, World
 from splitpoint.timing.host import host_speed
 from splitpoint.timing.transfer import LinkSpec, link
 
@@ -121,6 +121,7 @@ def path(
 def _pool(pool: Pool, ready: Instance) -> PoolSpec:
     engine, layout = ready.engine, ready.holding.layout
     assert engine.max_seqs is not None and engine.batched_tokens is not None
+    sglang = engine.name == "sglang"
     return PoolSpec(
         role=pool.role,
         replicas=pool.replicas,
@@ -131,7 +132,8 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         in_flight=layout.in_flight,
         max_seqs=engine.max_seqs,
         token_budget=engine.batched_tokens,
-        prefix_caching=engine.prefix_caching,
+        # SGLang's decode side has no radix cache unless asked (disaggregation/decode.py of 0.5).
+        prefix_caching=engine.prefix_caching and not (sglang and pool.role == "decode"),
         curve=ready.curve,
         acceptance=ready.acceptance,
         gpus=ready.topology.gpus,
@@ -139,4 +141,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         host_blocks=int(engine.host_kv_gib * GIB / ready.topology.rank_gpus) // layout.block_bytes,
         host_bandwidth=engine.host_bandwidth,
         block_bytes=layout.block_bytes,
+        reserve=Reserve() if sglang else None,
     )

@@ -10,8 +10,10 @@ from splitpoint.sim.blocks import held, take
 from splitpoint.sim.handoff import enqueue_remote
 from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
 from splitpoint.sim.kernel import Rows, kernel
+from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
 from splitpoint.sim.prefix import hits, hold, idle_hits, matched, reusable
+from splitpoint.sim.reserve import giving_way, reserved, share_anew, share_falls, short_of_blocks
 from splitpoint.sim.seats import (
     LISTS,
     QUEUE,
@@ -21,6 +23,7 @@ from splitpoint.sim.seats import (
     expect,
     free_blocks,
     growth,
+    join_decoders,
     join_fresh,
     leave_decoders,
     leave_queue,
@@ -32,6 +35,7 @@ from splitpoint.sim.seats import (
 from splitpoint.sim.state import (
     DECODING,
     FILLING,
+    PREFILL,
     PULLING,
     RELOADED,
     RELOADING,
@@ -55,6 +59,40 @@ def schedule(s: Sim, r: int, now: int) -> None:
     budget = _continue_prefills(s, r, budget)
     if rank.preempted == 0:
         _admit(s, r, budget, now)
+
+
+@kernel
+def schedule_prefills(s: Sim, r: int, now: int) -> None:
+    """As SGLang: prefills come first and alone, `chunk` says whether there are any."""
+    rank = s.ranks[r]
+    rank.chunk = 0
+    rank.pairs = 0
+    rank.preempted = 0
+    rank.granted = 0
+    budget = _continue_prefills(s, r, s.pools[rank.pool].budget)
+    if rank.preempted == 0:
+        _admit(s, r, budget, now)
+
+
+@kernel
+def schedule_decodes(s: Sim, r: int) -> None:
+    """As SGLang: a step without prefills gives every decode its blocks, retracting some if need
+    be."""
+    rank = s.ranks[r]
+    step = s.engines[rank.engine].steps
+    if rank.running == 0:
+        rank.share = s.pools[rank.pool].share_first
+    if growth(s, r, step, 1) > rank.free:
+        _preempt(s, giving_way(s, r))
+        while rank.decoders > 0 and short_of_blocks(s, r):
+            _preempt(s, giving_way(s, r))
+        share_anew(s, r)
+    elif rank.decoders > 0:
+        share_falls(s, r, 1)
+    blocks = growth(s, r, step, 1)
+    if blocks > 0:
+        take(s, r, blocks)
+    rank.granted = 1
 
 
 @kernel
@@ -114,7 +152,10 @@ def _preempt(s: Sim, ticket: int) -> None:
     t.computed = 0
     t.reloaded = 0
     t.target = s.requests[q].isl + t.got
-    chain.prepend(s.places, LISTS * r + QUEUE, ticket)
+    if pool.reserving == 1:
+        chain.append(s.places, LISTS * r + QUEUE, ticket)
+    else:
+        chain.prepend(s.places, LISTS * r + QUEUE, ticket)
     rank.waiting += 1
     expect(s, ticket, held(pool, s.windows, t.target, 1), t.target)
     rank.preempted = 1
@@ -195,7 +236,7 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
             tokens = _admit_ready(s, r, ready, budget, now)
             if tokens == 0:
                 return
-            budget -= tokens
+            budget -= max(tokens, 0)
             continue
         if ticket < 0:
             return
@@ -213,7 +254,8 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
 
 @kernel
 def _admit_ready(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
-    """Give a seat to a request whose KV has come; its tokens in this step, 0 if it must wait."""
+    """Give a seat to a request whose KV has come; its tokens in this step, 0 if it must wait, -1
+    if its first token came with the KV."""
     t = s.tickets[ticket]
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
@@ -228,12 +270,36 @@ def _admit_ready(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
         promise(s, ticket, 0)
         _begin(s, ticket, computed, chunk, first, now)
         return chunk
+    if pool.reserving == 1:
+        chain.unlink(s.places, LISTS * r + READY, ticket)
+        _receive(s, ticket, now)
+        return -1
     if budget < 1 + pool.drafts:
         return 0
     chain.unlink(s.places, LISTS * r + READY, ticket)
     join_fresh(s, ticket)
     rank.dirty = 1
     return int(1 + pool.drafts)
+
+
+@kernel
+def _receive(s: Sim, ticket: int, now: int) -> None:
+    """As SGLang: the prefill side's token came with the KV, the next step gives the second."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    q = request_of(s, ticket)
+    request = s.requests[q]
+    rank.inbound -= t.inbound
+    t.inbound = 0
+    rank.dirty = 1
+    request.first_token = now
+    t.got = 1
+    if request.osl == 1:
+        finish(s, q, ticket, now)
+        return
+    chain.append(s.places, LISTS * t.rank + RUNNING, ticket)
+    rank.running += 1
+    join_decoders(s, ticket)
 
 
 @kernel
@@ -244,6 +310,8 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
+    if rank.shut == 1:
+        return 0
     found = hits(s, r, q, t.target)
     if pool.host > 0:
         count = _missing(s, r, ticket)
@@ -256,7 +324,12 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     whole = held(pool, s.windows, t.target, pool.in_flight)
     first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
     need = max(whole, first) - pool.full * found
+    if pool.reserving == 1 and rank.running > 0:
+        # One more, because SGLang admits what is less than it has, not what is as much.
+        need += reserved(s, r, ticket) + 1
     if not _fits(s, r, q, found, need):
+        # SGLang looks at its queue again when a running request has gone; not while prefilling.
+        rank.shut = pool.reserving == 1 and pool.role != PREFILL and rank.running > 0
         return 0
     leave_queue(s, ticket)
     hold(s, ticket, q, found)
@@ -351,7 +424,9 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     found = hits(s, r, q, isl)
     blocks = held(pool, s.windows, isl + pool.drafts, 1 + pool.drafts)
     need = blocks - pool.full * found
-    if not _fits(s, r, q, found, need):
+    requests = rank.running + rank.inbound
+    spare = pool.remote_reserve * (requests + 1) if requests > 0 else 0
+    if not _fits(s, r, q, found, need + spare):
         return False
     leave_queue(s, ticket)
     hold(s, ticket, q, found)
@@ -362,6 +437,8 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     if pool.counts == 1:
         rank.hits += found * pool.block
         rank.queried += isl
+    t.inbound = pool.reserving
+    rank.inbound += pool.reserving
     expect(s, ticket, 0, 0)
     begin_transfer(s, q, isl - found * pool.block, need, now)
     return True

@@ -8,7 +8,7 @@ import numpy as np
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import LONGEST_S, Floats, Longs, Trace
 from splitpoint.sim.chain import chain
-from splitpoint.sim.draws import lots, rates
+from splitpoint.sim.draws import ONE, lots, rates
 from splitpoint.sim.kernel import Rows
 from splitpoint.sim.names import Names, names, next_turns
 from splitpoint.sim.router import ROUTINGS
@@ -32,12 +32,14 @@ from splitpoint.sim.state import (
     UNFINISHED,
     Sim,
 )
-from splitpoint.sim.world import PoolSpec, World
+from splitpoint.sim.world import PoolSpec, Reserve, World
 from splitpoint.timing.transfer import LinkSpec
 
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
 # Rows of the series; about 1 MB, more than any figure shows.
 SERIES_ROWS = 20_000
+# Tokens or steps that one request may reserve for; sums over a batch must fit 64 bits.
+MOST_RESERVED = 2**24
 # Slots of a rank's index to its prefix cache before it doubles for the first time.
 FIRST_SLOTS = 4
 
@@ -190,6 +192,8 @@ def _check_pool(pool: PoolSpec) -> None:
             f"{pool.block_bytes} bytes a block at {pool.host_bandwidth} bytes per second",
             "positive numbers",
         )
+    if pool.reserve is not None:
+        _check_reserve(pool.reserve, f"{where}.reserve")
     if not pool.groups:
         raise PlanError(f"{where}.groups", "no groups", "at least one group of layers")
     drafts = pool.curve.drafts
@@ -223,6 +227,16 @@ def _check_pool(pool: PoolSpec) -> None:
         raise PlanError(f"{where}.curve", "a step that takes no time", "at least 1 picosecond")
     if any(not 0 <= chance <= 1 for chance in pool.acceptance):
         raise PlanError(f"{where}.acceptance", f"{pool.acceptance}", "chances, 0 .. 1")
+
+
+def _check_reserve(reserve: Reserve, where: str) -> None:
+    if not 0 <= reserve.least <= reserve.first <= 1:
+        what = f"shares {reserve.first} falling to {reserve.least}"
+        raise PlanError(where, what, "0 <= least <= first <= 1")
+    for name, low in (("fall_steps", 1), ("horizon", 1), ("retract_steps", 0), ("remote", 0)):
+        value = getattr(reserve, name)
+        if not low <= value <= MOST_RESERVED:
+            raise PlanError(f"{where}.{name}", f"{value}", f"{low} .. {MOST_RESERVED:,}")
 
 
 def _check_trace(trace: Trace) -> None:
@@ -274,6 +288,15 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
         row.usable = max(0, pool.kv_blocks - 1)
         row.in_flight = pool.in_flight
         row.windows = len(sliding)
+        reserve = pool.reserve
+        if reserve is not None:
+            row.reserving = 1
+            row.share_first = round(reserve.first * ONE)
+            row.share_least = round(reserve.least * ONE)
+            row.share_fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
+            row.horizon = reserve.horizon
+            row.retract_steps = reserve.retract_steps
+            row.remote_reserve = row.full * -(-reserve.remote // pool.block_tokens)
         if pool.host_blocks and row.caching:
             row.host = pool.host_blocks
             row.reload = math.ceil(row.full * pool.block_bytes / pool.host_bandwidth * PICOS)
@@ -314,6 +337,7 @@ def _engines(world: World, pools: Rows) -> tuple[Rows, Rows]:
                 rank.seats_at = seats_at
                 rank.ring_at = ring_at
                 rank.row_time = -1
+                rank.share = pools[p].share_first
                 rank.dirty = 1
                 seats_at += pools[p].seats
                 ring_at += pools[p].block

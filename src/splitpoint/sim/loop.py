@@ -6,17 +6,19 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 """
 
 from splitpoint.sim import chain, heap
-from splitpoint.sim.batch import schedule
+from splitpoint.sim.batch import schedule, schedule_decodes, schedule_prefills
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.kernel import entry, kernel
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
+from splitpoint.sim.reserve import share_falls
 from splitpoint.sim.seats import (
     LISTS,
     RUNNING,
     decoder_blocks,
     drop,
+    empty_seat,
     expect,
     growth,
     join_decoders,
@@ -174,9 +176,10 @@ def _start(s: Sim, now: int) -> None:
     steady = engine.steady
     _count_steps(s, e)
     if ahead == 1:
-        engine.steps += 1
+        count = 1 - engine.prefilling
+        engine.steps += count
         for r in range(engine.first, engine.first + engine.ranks):
-            _advance(s, r, 1)
+            _advance(s, r, count)
             if s.filling.head[s.rules[0].ranks + r] >= 0:
                 steady = 0
         _compose(s, e, now)
@@ -200,13 +203,21 @@ def _compose(s: Sim, e: int, now: int) -> None:
     engine.lasts = -1
     engine.steady = 1
     engine.yielded = 0
+    engine.prefilling = 0
+    if pool.reserving == 1:
+        for r in range(engine.first, engine.first + engine.ranks):
+            schedule_prefills(s, r, now)
+            engine.prefilling |= s.ranks[r].chunk > 0
     for r in range(engine.first, engine.first + engine.ranks):
-        schedule(s, r, now)
         rank = s.ranks[r]
-        n = rank.decoders
+        if pool.reserving == 0:
+            schedule(s, r, now)
+        elif engine.prefilling == 0:
+            schedule_decodes(s, r)
+        n = 0 if engine.prefilling == 1 else rank.decoders
         rank.kind = (n > 0) + 2 * (rank.chunk > 0)
         if rank.kind > 0:
-            rank.slope = s.context[pool.decode_at + n]
+            rank.slope = s.context[pool.decode_at + n] if n > 0 else 0
             if rank.chunk == 0:
                 rank.work = s.decode[pool.decode_at + n]
             elif pool.apart == 1:
@@ -283,6 +294,8 @@ def _complete(s: Sim, e: int, now: int) -> None:
     engine.busy = 0
     ahead = s.pools[engine.pool].ahead
     more = engine.leap - ahead
+    if ahead == 0 and engine.prefilling == 1:
+        more = 0
     if ahead == 1 and more > 0:
         engine.lasts = step_seconds(s, e, engine.leap)
     engine.steps += more
@@ -292,6 +305,8 @@ def _complete(s: Sim, e: int, now: int) -> None:
         rank.busy += lasts
         if engine.leap > 1 and rank.decoders > 0:
             rank.decode_steps += engine.leap - 1
+            if s.pools[rank.pool].reserving == 1:
+                share_falls(s, r, engine.leap - 1)
         if ahead == 0:
             _advance(s, r, more)
         else:
@@ -304,8 +319,8 @@ def _complete(s: Sim, e: int, now: int) -> None:
 
 @kernel
 def _advance(s: Sim, r: int, count: int) -> None:
-    """Rank `r` stands as its batch will after the step (the last of `count`, all decodes): what
-    that step gives is listed as due, in order: last tokens, then chunks."""
+    """Rank `r` stands as its batch will after the step (the last of `count`, all decodes; 0 where
+    decodes rest): what that step gives is listed as due, in order: last tokens, then chunks."""
     rank = s.ranks[r]
     rank.context += rank.rate * count
     rank.granted = 0
@@ -394,7 +409,7 @@ def _settle(s: Sim, r: int, now: int) -> None:
                 if request.first_token < 0:
                     request.first_token = now
                 if t.state == ENDING:
-                    s.ranks[r].running -= 1
+                    empty_seat(s, r)
                     finish(s, q, ticket, now)
         ticket = after
 
@@ -406,7 +421,7 @@ def _hand_over(s: Sim, q: int, now: int) -> None:
     rank = s.ranks[t.rank]
     pool = s.pools[rank.pool]
     request = s.requests[q]
-    rank.running -= 1
+    empty_seat(s, t.rank)
     keep = held(pool, s.windows, request.isl + pool.drafts, 1 + pool.drafts)
     if t.blocks > keep:
         give(s, t.rank, t.blocks - keep)

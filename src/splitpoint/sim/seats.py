@@ -206,7 +206,15 @@ def leave_seat(s: Sim, ticket: int) -> None:
     """Take a ticket out of its rank's running list."""
     r = s.tickets[ticket].rank
     chain.unlink(s.places, LISTS * r + RUNNING, ticket)
-    s.ranks[r].running -= 1
+    empty_seat(s, r)
+
+
+@kernel
+def empty_seat(s: Sim, r: int) -> None:
+    """A request less runs on rank `r`: the next may be looked at again."""
+    rank = s.ranks[r]
+    rank.running -= 1
+    rank.shut = 0
 
 
 @kernel
@@ -227,11 +235,13 @@ def drop(s: Sim, ticket: int) -> None:
         leave_decoders(s, ticket)
         leave_seat(s, ticket)
     elif t.state == ENDING:
-        rank.running -= 1
+        empty_seat(s, t.rank)
     elif t.state in (LOADED, RELOADED):
         chain.unlink(s.places, LISTS * t.rank + READY, ticket)
     free_blocks(s, ticket, t.blocks)
     promise(s, ticket, 0)
+    rank.inbound -= t.inbound
+    t.inbound = 0
     expect(s, ticket, 0, 0)
     rank.load -= 1
     rank.dirty = 1

@@ -7,6 +7,25 @@ from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.transfer import LinkSpec
 
 
+class Reserve(Record, frozen=True, kw_only=True):
+    """SGLang's scheduling of a pool, with its defaults (srt/environ.py, managers/scheduler.py,
+    schedule_policy.py and disaggregation/decode.py of 0.5, 2025-26).
+
+    `first`, `least`: share of the outputs of running requests that admission keeps free, at first
+    (`init_new_token_ratio`) and after `fall_steps` decode steps. `horizon`: tokens of one output
+    that count (`CLIP_MAX_NEW_TOKENS`). `retract_steps`: decode steps that a retraction makes room
+    for. `remote`: tokens kept free on a decode instance for each of its requests
+    (`num_reserved_decode_tokens`).
+    """
+
+    first: float = 0.7
+    least: float = 0.098
+    fall_steps: int = 600
+    horizon: int = 4096
+    retract_steps: int = 20
+    remote: int = 512
+
+
 class PoolSpec(Record, frozen=True, kw_only=True):
     """`replicas` equal instances of `gpus` GPUs. Each has `dp` ranks with a KV pool of their own
     that step together; `kv_blocks` counts one rank's blocks (block 0 is never used),
@@ -15,7 +34,8 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     `batches_in_flight`: 2 where the scheduler fills a step while the one before it runs
     (asynchronous scheduling), 1 where it waits for that one's end. `host_blocks`: blocks of one
     rank that host memory keeps beside its pool, `host_bandwidth`: bytes per second at which they
-    come back, `block_bytes`: bytes of a block; each of one GPU of the rank.
+    come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
+    is scheduled as SGLang does; None: as vLLM does.
     """
 
     role: Role
@@ -35,6 +55,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     host_blocks: int = 0
     host_bandwidth: float = 0.0
     block_bytes: int = 0
+    reserve: Reserve | None = None
 
 
 class Scores(Record, frozen=True, kw_only=True):

@@ -1,0 +1,88 @@
+"""SGLang's scheduling: prefills alone, room kept for outputs, retraction, and its decode side.
+
+16 tokens a block, 1 ms a prefill token, 10 ms a decode step.
+"""
+
+from typing import Any
+
+import pytest
+
+from splitpoint.errors import PlanError
+from splitpoint.sim import simulate
+from splitpoint.sim.world import Reserve
+from tests.sim.small import Row, mixed, split, trace
+
+SGLANG = Reserve()
+
+
+def test_prefills_go_alone_and_decodes_rest_meanwhile() -> None:
+    rows = trace(Row(isl=10, osl=50), Row(isl=20, osl=1, arrive_s=0.015))
+    run = simulate(mixed(reserve=SGLANG), rows)
+    # A's step ends at 20 ms, B's 20 tokens at 40 ms; A's 49 decode steps are 20 ms later by it.
+    assert run.requests.first_token_s[1] == pytest.approx(0.04, abs=1e-12)
+    assert run.requests.end_s[0] == pytest.approx(0.01 + 0.49 + 0.02, abs=1e-12)
+    i = run.instances
+    assert (i.prefill_steps[0], i.decode_steps[0], i.mixed_steps[0]) == (2, 49, 0)
+
+
+@pytest.mark.parametrize(("osl", "start"), [(16, 0.016), (64, 0.646)])
+def test_admission_keeps_room_for_outputs(osl: int, start: float) -> None:
+    # 8 blocks, one in use. A may generate 63 more tokens, 70% of which are 44. With B's own 16 they
+    # are 4 blocks beside its prompt's one: room. With 64, 7 blocks: B waits for A's end, at
+    # 16 + 63 x 10 ms; vLLM admits both.
+    rows = trace(Row(isl=16, osl=64), Row(isl=16, osl=osl, arrive_s=0.005))
+    for reserve, seen in ((SGLANG, start), (None, 0.016)):
+        run = simulate(mixed(kv_blocks=9, reserve=reserve), rows)
+        assert run.requests.prefill_start_s[1] == pytest.approx(seen, abs=1e-12)
+
+
+def test_who_has_generated_least_is_retracted_and_of_those_the_longest_prompt() -> None:
+    # 8 blocks, 3 for each prompt. A takes its 4th at once, B at its 49th token; when A needs its
+    # 5th, both have generated as much. vLLM preempts B, which came last.
+    rows = trace(Row(isl=48, osl=60), Row(isl=40, osl=60))
+    careless = Reserve(first=0.0, least=0.0, horizon=1)
+    for reserve, preempted in ((careless, [1, 0]), (None, [0, 1])):
+        run = simulate(mixed(kv_blocks=9, token_budget=128, reserve=reserve), rows)
+        assert list(run.requests.preemptions) == preempted
+        assert (run.requests.outcome == 0).all()
+
+
+def test_a_retracted_request_waits_behind_those_that_came_before() -> None:
+    # C needs more blocks than are left until A or B has ended, at 678 ms. Then its 64 tokens are
+    # next, before A's; with vLLM B's 40 + 17 come first, in the same step.
+    rows = trace(Row(isl=48, osl=60), Row(isl=40, osl=60), Row(isl=64, osl=1, arrive_s=0.1))
+    careless = Reserve(first=0.0, least=0.0, horizon=1)
+    for reserve, preempted, tokens in ((careless, [1, 0, 0], 64), (None, [0, 1, 0], 64 + 57)):
+        run = simulate(mixed(kv_blocks=9, token_budget=128, reserve=reserve), rows)
+        assert list(run.requests.preemptions) == preempted
+        assert run.requests.first_token_s[2] == pytest.approx(0.678 + tokens / 1000, abs=1e-12)
+
+
+def test_the_first_token_comes_with_the_kv() -> None:
+    world = split(prefill={"reserve": SGLANG}, decode={"reserve": SGLANG})
+    r = simulate(world, trace(Row(isl=40, osl=3), Row(isl=40, osl=1, arrive_s=1.0))).requests
+    assert r.transfer_end_s[0] == r.first_token_s[0] == pytest.approx(0.085)
+    assert r.end_s[0] == pytest.approx(0.105)
+    assert r.end_s[1] == r.transfer_end_s[1]
+
+
+def test_the_decode_side_keeps_tokens_free_for_each_of_its_requests() -> None:
+    # 8 blocks; 2 for each prompt, and 2 kept free for each request there and the new one. The
+    # second fits (2 + 4 of 6), the third would need 2 + 6 of 4.
+    def starts(**decode: Any) -> list[float]:
+        world = split(prefill={"replicas": 3}, decode={"kv_blocks": 9, **decode})
+        run = simulate(world, trace(*(Row(isl=32, osl=3) for _ in range(3))))
+        return [float(second) for second in run.requests.transfer_start_s]
+
+    assert starts() == [0.032] * 3
+    kept = starts(reserve=Reserve(remote=32))
+    assert kept[:2] == [0.032] * 2
+    assert kept[2] > 0.032 + 0.005 + 0.064
+
+
+@pytest.mark.parametrize(
+    "changes", [{"first": 1.1}, {"least": 0.8}, {"fall_steps": 0}, {"horizon": 0}, {"remote": -1}]
+)
+def test_a_reserve_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(PlanError, match="reserve"):
+        simulate(mixed(reserve=Reserve(**changes)), trace(Row(isl=1, osl=1)))
