@@ -41,7 +41,7 @@ REPLAYS = (
         "Qwen3-30B-A3B-Instruct-2507",
         "Qwen/Qwen3-30B-A3B",
         PoolPlan(dp=2, ep="all"),
-        0.04,
+        0.06,
         0.15,
     ),
 )
@@ -79,7 +79,7 @@ def test_factors_of_the_first_half_foretell_the_second(
         kept = Requests(**{name: getattr(rows, name)[:HALF] for name in rows.__struct_fields__})
         return replace(half, requests=kept)
 
-    fit = fitted_factors([first_half(real.run)], again)
+    fit = fitted_factors([first_half(real.run)], again, front_s=bench.world.front_s)
     run = bench.replay(real, fit.factors)
     pace = [float(np.mean(metrics.tpot(r)[HALF:])) for r in (real.run, run)]
     wait = [float(np.median(metrics.ttft(r)[HALF:])) for r in (real.run, run)]

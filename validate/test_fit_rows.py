@@ -26,7 +26,7 @@ TABLE = Path(__file__).resolve().parents[2] / "shared" / "truth" / "inferencex_d
 pytestmark = pytest.mark.skipif(not TABLE.exists(), reason="needs ../shared")
 
 GPUS = {"h200": "H200", "b200": "B200", "b300": "B300"}
-MODELS = {"fp8": "deepseek-ai/DeepSeek-R1", "fp4": "nvidia/DeepSeek-R1-0528-NVFP4"}
+MODELS = {"fp8": "deepseek-ai/DeepSeek-R1", "fp4": "nvidia/DeepSeek-V3.1-NVFP4"}
 # Of one deployment so many even rows at least, over two lengths at least.
 LEAST_ROWS = 4
 
@@ -111,7 +111,7 @@ def test_other_lengths_are_foretold_better(capsys: pytest.CaptureFixture[str]) -
                 rest = [row for row in rows if (row.isl, row.osl) != left]
                 if len(rest) < 2:
                     continue
-                fit = fitted_factors(rest, on.replay)
+                fit = fitted_factors(rest, on.replay, front_s=on.world.front_s)
                 was, now = Errors([], [], []), Errors([], [], [])
                 off(on, out, Factors(), was)
                 off(on, out, fit.factors, now)

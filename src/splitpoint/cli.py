@@ -425,7 +425,7 @@ def fit(
     measured = selected(results, rows)
     bench = bench_of(asked, measured)
     with _progress() as progress:
-        found = fitted_factors(measured, bench.replay, tell=progress)
+        found = fitted_factors(measured, bench.replay, front_s=bench.world.front_s, tell=progress)
     sources = [fitted.source_of(path) for path in results]
     curve = fitted.sealed(found.curve(bench.conditions, sources))
     fitted.write(curve, out)

@@ -57,7 +57,9 @@ def served(bench: Bench, factors: Factors, tmp: Path, loads: Any = LOADS) -> lis
 
 def fit(pools: tuple[PoolPlan, ...], factors: Factors, tmp: Path, loads: Any = LOADS) -> FactorFit:
     bench = bench_of(plan() if not pools else replace(plan(), pools=pools), ())
-    return fitted_factors(served(bench, factors, tmp, loads), bench.replay)
+    return fitted_factors(
+        served(bench, factors, tmp, loads), bench.replay, front_s=bench.world.front_s
+    )
 
 
 @pytest.mark.parametrize("pools", [(), SPLIT], ids=["mixed", "split"])
@@ -79,7 +81,7 @@ def test_the_factors_that_made_the_results_are_found(
 
 
 def test_a_prediction_that_was_right_is_left_alone(tmp_path: Path) -> None:
-    found = fit((), Factors(front_s=0.002), tmp_path)
+    found = fit((), Factors(), tmp_path)
     assert found.rms < 1e-3
     for factor in (found.factors.decode, found.factors.context, found.factors.prefill):
         assert factor == pytest.approx(1, rel=0.02)
@@ -87,7 +89,7 @@ def test_a_prediction_that_was_right_is_left_alone(tmp_path: Path) -> None:
 
 def test_what_results_say_nothing_of_stays_as_predicted_and_is_told(tmp_path: Path) -> None:
     # One user and short inputs: context and prefill hardly show in the times.
-    found = fit((), Factors(decode=1.5, front_s=0.002), tmp_path, [(1, 16, 200)])
+    found = fit((), Factors(decode=1.5), tmp_path, [(1, 16, 200)])
     assert found.factors.decode == pytest.approx(1.5, rel=0.05)
     assert found.errors.context is None
     assert found.factors.context == pytest.approx(1, abs=0.1)

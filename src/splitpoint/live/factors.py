@@ -39,8 +39,9 @@ Floats = NDArray[np.float64]
 # Replays the requests of a measured load under these factors.
 Replay = Callable[[Measurement, Factors], Run]
 
-# What a factor is taken to be before anything was measured: within a factor of two of 1, and a
-# front end within a tenth of a second (assumed; one standard deviation each).
+# What a factor is taken to be before anything was measured: within a factor of two of 1, and the
+# time outside of steps within a tenth of a second of the predicted (assumed; one standard
+# deviation each).
 PRIOR_LOG = math.log(2)
 PRIOR_FRONT_S = 0.1
 # No answer is read and no request sent in less (assumed). It matters that it is not 0: a user's
@@ -108,16 +109,18 @@ def fitted_factors(
     measured: Sequence[Measurement],
     replay: Replay,
     *,
+    front_s: float = 0.0,
     tell: Callable[[str, float], None] | None = None,
 ) -> FactorFit:
     """The factors that minimise sum ((log(replayed / measured) / noise)^2) over mean and median
-    of TTFT and TPOT and the output rate of every load, with the factors' own prior."""
+    of TTFT and TPOT and the output rate of every load, with the factors' own prior. `front_s`: the
+    predicted time outside of steps."""
     for one in measured:
         _check(one)
     targets = [target for i, one in enumerate(measured) for target in _targets(i, one)]
     if not targets:
         raise PlanError("fit", "the results hold no latency and no rate", "nothing can be fitted")
-    problem = _Problem(measured, targets, replay, tell)
+    problem = _Problem(measured, targets, replay, front_s, tell)
     before = problem.logs_of(Factors())
     best = _search(problem)
     after = problem.logs(best)
@@ -152,12 +155,14 @@ class _Problem:
         measured: Sequence[Measurement],
         targets: Sequence[_Target],
         replay: Replay,
+        front_s: float,
         tell: Callable[[str, float], None] | None,
     ) -> None:
         self.measured = measured
         self.targets = targets
         self.replay = replay
         self.noise = np.array([target.noise for target in targets])
+        self.predicted = np.array([0.0, 0.0, 0.0, front_s / PRIOR_FRONT_S])
         self.tell = tell
         self.replays = 0
         reach = math.log(MOST_FACTOR)
@@ -190,7 +195,7 @@ class _Problem:
 
     def residual(self, values: Floats) -> Floats:
         """What least squares sees: logarithms in units of noise, then the prior."""
-        prior = np.append(values[:3] / PRIOR_LOG, values[3])
+        prior = (values - self.predicted) / np.array([PRIOR_LOG] * 3 + [1.0])
         return np.concatenate((self.logs(values) / self.noise, prior))
 
     def slopes(self, values: Floats, share: float) -> Floats:
@@ -217,7 +222,7 @@ class _Problem:
 
 def _search(problem: _Problem) -> Floats:
     """Levenberg-Marquardt from the prediction as it is, once for each size of differences."""
-    values = problem.within(np.zeros(len(NAMES)))
+    values = problem.within(problem.predicted)
     residual = problem.residual(values)
     for share in DIFFERENCES:
         damping = 1e-2

@@ -161,7 +161,7 @@ def _fitted(ready: Instance) -> Iterator[Figure]:
         ),
         ("decode step per token, measured over predicted", factors.context, "x", errors.context),
         ("step with prefill, measured over predicted", factors.prefill, "x", errors.prefill),
-        ("time of a request outside of steps", factors.front_s, "s", errors.front_s),
+        ("time of a request outside of steps", ready.front_s, "s", errors.front_s),
     ):
         if value is None:
             continue
