@@ -41,8 +41,8 @@ REPLAYS = (
         "Qwen3-30B-A3B-Instruct-2507",
         "Qwen/Qwen3-30B-A3B",
         PoolPlan(dp=2, ep="all"),
-        0.06,
-        0.15,
+        0.07,
+        0.18,
     ),
 )
 

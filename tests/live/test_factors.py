@@ -129,6 +129,7 @@ def test_lengths_vary_as_the_result_tells(tmp_path: Path) -> None:
     [
         ({"origin": "simulated"}, "is simulated"),
         ({"isl": None}, "input and output tokens"),
+        ({"success": 0.9}, "has 90.0% of its requests finished"),
         ({"concurrency": None}, "neither concurrency nor rate"),
         ({}, "no latency and no rate"),
     ],

@@ -55,6 +55,9 @@ DIFFERENCES = (0.1, 0.03)
 ROUNDS = 20
 # Relative gain of a round under which the search has ended.
 ENOUGH = 1e-3
+# Requests that failed held the server for an unknown while; of a few the replay may do without
+# (assumed).
+LEAST_SUCCESS = 0.95
 NAMES = ("decode", "context", "prefill", "front_s")
 
 
@@ -317,5 +320,10 @@ def _check(one: Measurement) -> None:
         raise PlanError(one.name, "is simulated", "a curve is fitted to what was measured")
     if one.isl is None or one.osl is None:
         raise PlanError(one.name, "does not tell its input and output tokens")
+    if one.success is not None and one.success < LEAST_SUCCESS:
+        what = f"has {one.success:.1%} of its requests finished"
+        raise PlanError(
+            one.name, what, f"{LEAST_SUCCESS:.0%} at least: the others' load is unknown"
+        )
     if one.concurrency is None and one.rate is None and one.run is None:
         raise PlanError(one.name, "tells neither concurrency nor rate", "it cannot be replayed")
