@@ -204,6 +204,39 @@ def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -
     assert splitpoint("simulate", file, "--json").json == said.json
 
 
+def test_simulate_tells_what_host_memory_gave_back_and_cuts_as_asked(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file, trace = tmp_path / "deployment.toml", tmp_path / "trace.jsonl"
+    # Three prompts of 100 blocks take turns in a pool of 0.4 GiB, which holds 273.
+    rows = [
+        {
+            "timestamp": 2000 * n,
+            "input_length": 1600,
+            "output_length": 4,
+            "hash_ids": [10 * (n % 3) + i for i in range(4)],
+        }
+        for n in range(12)
+    ]
+    trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\nkv_pool_gib = 0.4\n[[pools]]\n'
+        "[engine]\nhost_kv_gib = 8\nmax_len = 4096\n"
+    )
+    said = splitpoint("simulate", file, "--trace", trace, "--json")
+    assert said.code == 0, said.err
+    (state,) = said.json["instances"]
+    assert 0 < state["host_hit_share"] <= state["prefix_hit_share"]
+    assert "of host" in splitpoint("simulate", file, "--trace", trace).out
+    without = ("simulate", file, "--trace", trace, "--set", "engine.host_kv_gib=0")
+    (bare,) = splitpoint(*without, "--json").json["instances"]
+    assert bare["host_hit_share"] == 0
+    assert "of host" not in splitpoint(*without).out
+    cut = splitpoint("simulate", file, "--trace", trace, "--warm-up", "0", "--json").json
+    assert cut["output_tok_s"] != said.json["output_tok_s"]
+    assert splitpoint("simulate", file, "--trace", trace, "--warm-up", "1").code == 2
+
+
 def test_a_deployment_that_no_engine_would_start_is_refused(
     splitpoint: Any, tmp_path: Path
 ) -> None:

@@ -174,11 +174,11 @@ def _start(s: Sim, now: int) -> None:
     engine.busy = 1
     engine.leap = 1
     steady = engine.steady
-    _count_steps(s, e)
     if ahead == 1:
         count = 1 - engine.prefilling
         engine.steps += count
         for r in range(engine.first, engine.first + engine.ranks):
+            _count_step(s, r)
             _advance(s, r, count)
             if s.filling.head[s.rules[0].ranks + r] >= 0:
                 steady = 0
@@ -234,14 +234,12 @@ def _compose(s: Sim, e: int, now: int) -> None:
 
 
 @kernel
-def _count_steps(s: Sim, e: int) -> None:
-    """Count the step that begins by its kind on each rank."""
-    engine = s.engines[e]
-    for r in range(engine.first, engine.first + engine.ranks):
-        rank = s.ranks[r]
-        rank.decode_steps += rank.kind == 1
-        rank.prefill_steps += rank.kind == 2
-        rank.mixed_steps += rank.kind == 3
+def _count_step(s: Sim, r: int) -> None:
+    """Count the step that rank `r` was filled for by its kind."""
+    rank = s.ranks[r]
+    rank.decode_steps += rank.kind == 1
+    rank.prefill_steps += rank.kind == 2
+    rank.mixed_steps += rank.kind == 3
 
 
 @kernel
@@ -306,6 +304,7 @@ def _complete(s: Sim, e: int, now: int) -> None:
             if s.pools[rank.pool].reserving == 1:
                 share_falls(s, r, engine.leap - 1)
         if ahead == 0:
+            _count_step(s, r)
             _advance(s, r, more)
         else:
             rank.context += rank.rate * more

@@ -7,7 +7,7 @@ steps are summed one by one, still without looking at any request.
 
 from splitpoint.sim import heap
 from splitpoint.sim.blocks import take
-from splitpoint.sim.kernel import kernel
+from splitpoint.sim.kernel import Rows, kernel
 from splitpoint.sim.seats import growth
 from splitpoint.sim.state import Sim
 
@@ -30,6 +30,20 @@ def step_seconds(s: Sim, e: int, j: int) -> int:
 
 
 @kernel
+def _second_context(s: Sim, e: int) -> int:
+    """Context tokens in the second step of the leap of an engine of one rank without drafts."""
+    rank = s.ranks[s.engines[e].first]
+    return int((rank.context >> 20) + (1 - s.pools[rank.pool].ahead) * (rank.rate >> 20))
+
+
+@kernel
+def _after_first(rank: Rows, second: int, count: int) -> int:
+    """Picoseconds of `count` steps of a leap after its first: work + slope x context each."""
+    context = count * second + (rank.rate >> 20) * (count * (count - 1) // 2)
+    return int(count * rank.work + rank.slope * context)
+
+
+@kernel
 def elapsed(s: Sim, e: int, count: int) -> int:
     """Picoseconds that the first `count` steps of the leap of engine `e` last."""
     engine = s.engines[e]
@@ -37,10 +51,8 @@ def elapsed(s: Sim, e: int, count: int) -> int:
         return int(engine.first_step)
     if engine.ranks == 1 and s.pools[engine.pool].drafts == 0:
         rank = s.ranks[engine.first]
-        more = count - 1
-        second = (rank.context >> 20) + (1 - s.pools[engine.pool].ahead) * (rank.rate >> 20)
-        context = more * second + (rank.rate >> 20) * (more * (more - 1) // 2)
-        return int(engine.first_step + more * rank.work + rank.slope * context)
+        second = _second_context(s, e)
+        return int(engine.first_step + _after_first(rank, second, count - 1))
     total = 0
     for j in range(count):
         total += step_seconds(s, e, j)
@@ -55,11 +67,14 @@ def steps_until(s: Sim, e: int, when: int) -> int:
     if engine.leap == 1 or left <= engine.first_step:
         return 1
     if engine.ranks == 1 and s.pools[engine.pool].drafts == 0:
+        rank = s.ranks[engine.first]
+        second = _second_context(s, e)
+        left -= engine.first_step
         low = 1
         high = engine.leap
         while high - low > 1:
             middle = (low + high) >> 1
-            if elapsed(s, e, middle) >= left:
+            if _after_first(rank, second, middle - 1) >= left:
                 high = middle
             else:
                 low = middle
