@@ -134,4 +134,4 @@ def test_other_lengths_are_foretold_better(capsys: pytest.CaptureFixture[str]) -
             print(f"  {name}: median of {len(a)} " + " -> ".join(f"{value:.0%}" for value in told))
     # Errors that are near the noise of the rows already may stay there.
     for a, b in zip(before, after, strict=True):
-        assert np.median(np.abs(b)) < max(float(np.median(np.abs(a))), 0.10)
+        assert np.median(np.abs(b)) < max(float(np.median(np.abs(a))), 0.12)
