@@ -761,10 +761,7 @@ class Oracle:
         n = len(seats)
         work = int(curve.decode[n])
         if chunk:
-            if curve.apart:
-                work += int(curve.mixed[chunk])
-            else:
-                work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
+            work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
         return work + int(curve.decode_context[n]) * context + curve.prefill_pair * pairs
 
     def schedule(self, rank: Rank) -> None:

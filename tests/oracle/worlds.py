@@ -31,7 +31,6 @@ def curve(random: Random, seats: int, budget: int, drafts: int) -> StepCurve:
         mixed=table(budget + 1, 1, 5000),
         prefill_pair=random.randint(0, 3) * unit,
         drafts=drafts,
-        apart=budget % 3 == 0,
     )
 
 

@@ -42,7 +42,8 @@ def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float
     fresh = budget - n * (1 + curve.drafts)
     index = int(np.ceil(n))
     work = curve.mixed[budget]
-    if curve.apart:
+    if instance.engine.name == "sglang":
+        # A prefill batch, then a decode batch.
         work = curve.decode[index] + curve.mixed[int(np.ceil(fresh))]
     picos = (
         float(work)

@@ -276,7 +276,6 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
         row.full = sum(g.kind == "full" for g in pool.groups)
         row.fixed = sum(g.fixed for g in pool.groups if g.kind == "state")
         row.drafts = curve.drafts
-        row.apart = curve.apart
         row.seats = _seats(pool)
         row.budget = pool.token_budget
         row.counts = pool.prefix_caching

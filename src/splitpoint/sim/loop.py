@@ -220,8 +220,6 @@ def _compose(s: Sim, e: int, now: int) -> None:
             rank.slope = s.context[pool.decode_at + n] if n > 0 else 0
             if rank.chunk == 0:
                 rank.work = s.decode[pool.decode_at + n]
-            elif pool.apart == 1:
-                rank.work = s.decode[pool.decode_at + n] + s.mixed[pool.mixed_at + rank.chunk]
             else:
                 rank.work = s.mixed[pool.mixed_at + n * (1 + pool.drafts) + rank.chunk]
             lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs

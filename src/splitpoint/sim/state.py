@@ -41,7 +41,6 @@ POOL = _columns(
     "full",
     "fixed",
     "drafts",
-    "apart",
     "seats",
     "budget",
     "caching",

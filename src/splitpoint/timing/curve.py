@@ -4,8 +4,7 @@ One step holds n decoding sequences whose contexts sum to c tokens, and p new pr
 that form q (query, key) pairs:
 
     seconds = work + decode_context[n] x c + prefill_pair x q
-    work    = decode[n] when p = 0 (graphs, padding inside), else mixed[n x (1 + drafts) + p],
-              or decode[n] + mixed[p] where prefill and decode do not share a batch (`apart`)
+    work    = decode[n] when p = 0 (graphs, padding inside), else mixed[n x (1 + drafts) + p]
 
 so between two changes of the batch k steps have a closed form. Times are integer picoseconds:
 sums are then exact, and k steps taken at once equal k single steps to the last bit.
@@ -27,7 +26,6 @@ class StepCurve(Record, frozen=True, kw_only=True):
     `decode_context[n]`: picoseconds per token of summed context when n sequences decode.
     `mixed[t]`, t = 0..token budget: a step with t tokens in all, some of them prefill.
     `prefill_pair`: picoseconds per (new token, attended token) pair.
-    `apart`: the engine runs prefill batches between decode batches; a step stands for one of each.
     `drafts`: speculative tokens verified per sequence and step. Layers with a window cost the
     same at any context past it, so their share is inside `decode` and `mixed`.
     """
@@ -37,5 +35,4 @@ class StepCurve(Record, frozen=True, kw_only=True):
     mixed: Picos
     prefill_pair: int
     drafts: int = 0
-    apart: bool = False
     origin: str = ""
