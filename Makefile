@@ -47,7 +47,11 @@ bench: .venv/.dev
 # Measured rows of the aic extra's wheel (and ../shared) against the prediction, into docs/accuracy.md.
 # ARGS=--held-out takes the test rows instead: once a release.
 accuracy: .venv/.dev
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[aic]"
+	@if command -v uv >/dev/null 2>&1; then \
+	  uv pip install --quiet --python $(BIN)/python -e ".[aic]"; \
+	else \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[aic]"; \
+	fi
 	$(BIN)/python -m benchmarks.accuracy --write --jobs $(JOBS) $(ARGS)
 
 clean:

@@ -69,7 +69,6 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
         mixed=_picos(mixed),
         prefill_pair=int(np.rint(chunk.slope[-1] / PICO)),
         drafts=engine.drafts,
-        # SGLang without --enable-mixed-chunk (its default): a prefill batch, then a decode batch.
         origin=origin(gpu),
     )
 
