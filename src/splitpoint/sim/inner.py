@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numba
+from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
-from numba.core.compiler_machinery import FunctionPass, register_pass
-from numba.core.typed_passes import IRLegalization
+from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
 
 from splitpoint.sim import pointer  # noqa: F401 (teaches numba what arrays are)
 from splitpoint.sim.arrays import Arrays
@@ -50,7 +50,11 @@ class Collected(CPUCodeLibrary):  # type: ignore[misc]
         """This function and all it calls, linked, optimised and compiled to an object file."""
         for library in dict.fromkeys(_reached(self._linking_libraries)):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
-        self._optimize_final_module()
+        # Kernels have nothing to vectorise: measured, the loop is as fast and compiles faster.
+        passes, builder = self._codegen._module_pass_manager(
+            opt=2, loop_vectorize=False, slp_vectorize=False
+        )
+        passes.run(self._final_module, builder)
         self._final_module.verify()
         code: bytes = self._codegen._tm.emit_object(self._final_module)
         return code
@@ -83,16 +87,33 @@ class Collect(FunctionPass):  # type: ignore[misc]
         return True
 
 
+# Passes for closures, `with`, literals and array expressions, none of which kernels have.
+UNUSED = (
+    untyped_passes.WithLifting,
+    untyped_passes.InlineClosureLikes,
+    untyped_passes.MakeFunctionToJitFunction,
+    untyped_passes.InlineInlinables,
+    untyped_passes.FindLiterallyCalls,
+    untyped_passes.LiteralUnroll,
+    untyped_passes.LiteralPropagationSubPipelinePass,
+    typed_passes.InlineOverloads,
+    typed_passes.NopythonRewrites,
+)
+
+
 class InnerCompiler(CompilerBase):  # type: ignore[misc]
-    """numba's own pipeline with `Collect` before the lowering."""
+    """numba's own pipeline without what is `UNUSED`, and with `Collect` late in it."""
 
     def define_pipelines(self) -> list[Any]:
         """The one pipeline."""
-        passes = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        order = [kind for kind, _ in passes.passes]
-        passes.add_pass_after(Collect, order[order.index(IRLegalization) - 1])
-        passes.finalize()
-        return [passes]
+        kept = PassManager("kernels")
+        for kind, purpose in DefaultPassBuilder.define_nopython_pipeline(self.state).passes:
+            if kind is typed_passes.IRLegalization:
+                kept.add_pass(Collect, "collect the code")
+            if kind not in UNUSED:
+                kept.add_pass(kind, purpose)
+        kept.finalize()
+        return [kept]
 
 
 def inner(function: Callable[..., Any]) -> Any:
