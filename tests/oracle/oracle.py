@@ -765,6 +765,7 @@ class Oracle:
                 work += int(curve.mixed[chunk])
             else:
                 work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
+                work += int(curve.mixed_decode[n]) if curve.mixed_decode is not None else 0
         return work + int(curve.decode_context[n]) * context + curve.prefill_pair * pairs
 
     def schedule(self, rank: Rank) -> None:

@@ -223,7 +223,8 @@ def _compose(s: Sim, e: int, now: int) -> None:
             elif pool.apart == 1:
                 rank.work = s.decode[pool.decode_at + n] + s.mixed[pool.mixed_at + rank.chunk]
             else:
-                rank.work = s.mixed[pool.mixed_at + n * (1 + pool.drafts) + rank.chunk]
+                step = n * (1 + pool.drafts) + rank.chunk
+                rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
             lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs
             engine.lasts = max(engine.lasts, lasts)
         if rank.preempted == 1:
