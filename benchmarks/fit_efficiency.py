@@ -21,7 +21,15 @@ from splitpoint.inputs import facts
 from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype, LinearState
-from splitpoint.timing.efficiency import Surface, launch_seconds, peak
+from splitpoint.timing.efficiency import (
+    Axis,
+    Bend,
+    Surface,
+    bent_seconds,
+    launch_seconds,
+    log_factor,
+    peak,
+)
 from splitpoint.timing.operators import (
     Array,
     Batch,
@@ -50,13 +58,37 @@ GPUS = {
 }
 # Which GPU stands in for those of its architecture that have no tables.
 DONORS = {"A100 SXM 80GB", "L40S", "H200", "RTX PRO 6000 Server", "B200"}
-FIT_ROWS = 2000
+# Rows of the first and of the last fit of a surface.
+FEW_ROWS, FIT_ROWS = 1000, 2000
 # Shapes that models have; the tables start at 32, where launches are all that is measured.
 SHAPES = (512, 66000)
 # A table of products whose cheapest rows take longer than this was timed with the host in the loop.
 HOST_BOUND = 30e-6
 # Faster than this share of HBM bandwidth: the operands stayed in the cache between repetitions.
 CACHED = 0.95
+# Last-level cache in MiB. The tables repeat one launch over the same cache or state, so what fits
+# is read from there, while a serving step reads every layer's from HBM. Published: NVIDIA's
+# whitepapers of A100, H100, Ada and RTX Blackwell; B200: `l2CacheSize` of its device properties
+# (assumed alike: B300, GB200, GB300).
+CACHE_MIB = {
+    "A100 SXM 80GB": 40,
+    "H100 SXM": 50,
+    "H200": 50,
+    "L40S": 96,
+    "RTX PRO 6000 Server": 128,
+    "B200": 126,
+    "B300": 126,
+    "GB200": 126,
+    "GB300": 126,
+}
+# Rates of L40S and B200 change at 1.0 to 1.5 times the size of their cache; a row whose bytes take
+# less than this share of its time says as much from either place.
+HALF_CACHED = 1.5
+NOTICED = 0.15
+# Products are timed with weights that rotate through several copies: L40S's rates change at a
+# quarter of its cache. Only GDDR is so much slower that it shows.
+COPIES = 4
+GDDR = 2e12
 
 DTYPES: dict[str, Dtype] = {
     "bfloat16": "bf16",
@@ -78,11 +110,13 @@ STORED: dict[Dtype, float] = {
 
 
 class Samples(NamedTuple):
-    """Measured launches of one kind and dtype: the operator as arrays, seconds, and row keys."""
+    """Measured launches of one kind and dtype: the operator as arrays, seconds, which rows the fit
+    does not see, and the number of each row's layer (its columns but for the tokens)."""
 
     operator: Operator
     seconds: Array
     held_out: NDArray[np.bool_]
+    layer: NDArray[np.int64]
 
 
 Reader = Callable[[pd.DataFrame, Dtype], Operator]
@@ -142,7 +176,7 @@ def prefill_latent(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         dtype="bf16",
         flops=2.0 * pairs * heads * (192 + 128),
         bytes=batch * isl * heads * (192 + 128) * 2.0,
-        rows=batch * isl * heads / 128,
+        rows=np.ones_like(batch),
         parallel=batch * isl * heads,
         depth=pairs * heads,
     )
@@ -267,15 +301,19 @@ def _shapes(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _balanced(rows: pd.DataFrame) -> pd.DataFrame:
     spread = rows[(rows.distribution == "balanced") & ~rows.kernel_source.str.contains("nongated")]
-    # Engines choose among kernels: the fastest of a shape speaks for it, then the commonest of a
-    # dtype for all (the others serve shapes that it cannot).
-    shape = [c for c in spread.columns if c not in ("latency", "kernel_source", "version")]
-    spread = spread.sort_values("latency").drop_duplicates(shape).sort_index()
+    # The commonest kernel of a dtype speaks for all (the others serve shapes that it cannot).
+    spread = _fastest(spread)
     usual = spread.groupby("moe_dtype").kernel_source.agg(lambda names: names.mode()[0])
     spread = spread[spread.kernel_source == spread.moe_dtype.map(usual)]
     # Two-matrix experts (Nemotron) are listed without saying so.
     spread = spread[~spread.inter_size.isin([1856, 2688])]
     return spread[spread.num_tokens * spread.topk >= spread.moe_ep_size]
+
+
+def _fastest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Engines choose among kernels: the fastest of a shape speaks for it."""
+    shape = [c for c in rows.columns if c not in ("latency", "kernel_source", "version")]
+    return rows.sort_values("latency").drop_duplicates(shape).sort_index()
 
 
 def _whole(rows: pd.DataFrame) -> pd.DataFrame:
@@ -285,12 +323,12 @@ def _whole(rows: pd.DataFrame) -> pd.DataFrame:
     if "attn_dtype" in plain and (plain.attn_dtype == "fp8").any():
         # An fp8 cache is read by fp8 attention wherever the engine has it.
         plain = plain[(plain.attn_dtype == "fp8") == (plain.kv_cache_dtype == "fp8")]
-    return plain
+    return _fastest(plain)
 
 
 def _steps(rows: pd.DataFrame) -> pd.DataFrame:
     plain = rows[rows.step >= 127]
-    return plain[plain.window_size == 0] if "window_size" in plain else plain
+    return _fastest(plain[plain.window_size == 0] if "window_size" in plain else plain)
 
 
 def _state(phase: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
@@ -417,15 +455,32 @@ def _file_samples(rows: pd.DataFrame, table: Table, gpu: Gpu) -> Iterator[Sample
         chosen = pd.concat(blocks or kept)
         operator = table.reader(chosen, dtype)
         seconds = chosen.latency.to_numpy(float) / 1e3
-        cold = operator.bytes / seconds < CACHED * gpu.bandwidth
+        cold = _cold(operator, seconds, gpu)
         possible = operator.flops / seconds < peak(gpu, operator.dtype)
         cells = zip(*(chosen[c].tolist() for c in chosen.columns if c != "latency"), strict=True)
         odd = np.array([zlib.crc32(repr(row).encode()) % 2 == 1 for row in cells])
         good = cold & possible
+        counted = ("latency", "num_tokens", "batch_size", "isl", "step", "m", "seq_len")
+        layer = chosen.groupby([c for c in chosen if c not in counted], dropna=False).ngroup()
         if good.sum() >= 40:
-            yield Samples(_take(operator, good), seconds[good], odd[good])
+            every = Samples(operator, seconds, odd, layer.to_numpy())
+            yield _part(every, good)
 
 
+def _cold(operator: Operator, seconds: Array, gpu: Gpu) -> NDArray[np.bool_]:
+    """Rows whose operands came from HBM, or were too few to notice."""
+    slow = operator.bytes / seconds < CACHED * gpu.bandwidth
+    if operator.kind not in REPEATED and not (operator.kind == "gemm" and gpu.bandwidth < GDDR):
+        return slow
+    copies = COPIES if operator.kind == "gemm" else 1
+    fits = operator.bytes * copies < HALF_CACHED * CACHE_MIB[gpu.name] * 2**20
+    return slow & ~(fits & (operator.bytes / gpu.bandwidth > NOTICED * seconds))
+
+
+# Kinds that read a cache, a state or experts, which the tables keep in place between repetitions.
+REPEATED: frozenset[Kind] = frozenset(
+    {"experts", "decode_attention", "decode_latent", "decode_sparse", "decode_state"}
+)
 # What may vary: a start and the bounds that keep it physical.
 START = {
     "compute": (0.6, 0.02, 1.0),
@@ -435,6 +490,9 @@ START = {
     "half_parallel": (64.0, 1e-3, 1e4),
     "serial": (1e-10, 1e-16, 1e-7),
     "sharpness": (2.0, 1.0, 6.0),
+    "buffers": (0.5, 1e-3, 3.0),
+    "whole_128": (0.3, 1e-3, 0.5),
+    "whole_256": (0.3, 1e-3, 0.5),
 }
 # A decode attention multiplies tiles of at most 64 queries a key-value head (wgmma); what holds it
 # up beside them is no matrix work and must not scale with a GPU's FLOP/s.
@@ -445,69 +503,371 @@ BOUNDS: dict[Kind, dict[str, tuple[float, float, float]]] = {
     "decode_sparse": DECODE,
 }
 PRODUCT = ("compute", "memory", "launch", "pad_rows", "half_parallel", "serial", "sharpness")
+WALK = ("compute", "memory", "launch", "pad_rows", "serial", "sharpness")
 # Prefill attention is a plain sum, so that it stays linear in its pairs beside its queries.
-PREFILL = ("compute", "memory", "launch", "pad_rows", "serial")
+PREFILL = ("compute", "memory", "launch", "serial")
 FREE: dict[Kind, tuple[str, ...]] = {
-    "gemm": PRODUCT,
-    "experts": PRODUCT,
+    "gemm": (*PRODUCT, "whole_128", "whole_256"),
+    "experts": (*PRODUCT, "buffers"),
     "prefill_attention": PREFILL,
     "prefill_latent": PREFILL,
     "prefill_sparse": PREFILL,
-    "decode_attention": PRODUCT,
-    "decode_latent": PRODUCT,
-    "decode_sparse": PRODUCT,
+    "decode_attention": WALK,
+    "decode_latent": WALK,
+    "decode_sparse": WALK,
     "prefill_indexer": ("compute", "memory", "launch", "sharpness"),
-    "decode_indexer": ("memory", "launch", "half_parallel"),
-    "prefill_state": ("compute", "memory", "launch", "pad_rows", "half_parallel", "sharpness"),
-    "decode_state": ("memory", "launch", "half_parallel"),
+    "decode_indexer": ("memory", "launch"),
+    "prefill_state": ("compute", "memory", "launch", "sharpness"),
+    "decode_state": ("memory", "launch"),
     "vector": ("memory", "launch"),
 }
 
 
+class Shape(NamedTuple):
+    """A bend that a kind may have: what it multiplies and its axes with their knots (log2).
+
+    Along `rising` axes, which more tokens lengthen, its logarithm never falls by more than `fall`
+    times that of the axis: the work of an attention is proportional to its sequences, so its factor
+    may fall as fast as they grow and more are still never faster; elsewhere it may not fall.
+    """
+
+    of: Literal["launch", "work", "both"]
+    axes: dict[Axis, tuple[float, ...]]
+    rising: tuple[Axis, ...]
+    fall: float = 0.0
+
+
+SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
+    "gemm": (
+        Shape(
+            "both",
+            {"rows": (0, 3, 5, 7, 9, 12), "parallel": (9, 12, 16), "depth": (9, 12, 16)},
+            ("rows",),
+        ),
+    ),
+    "experts": (
+        Shape(
+            "both",
+            {"rows": (0, 2, 4, 6, 8, 11), "parallel": (6, 10, 14, 18)},
+            ("rows", "parallel"),
+        ),
+        Shape("both", {"width": (5, 7, 9, 11, 13), "depth": (11, 12, 13)}, ()),
+        Shape("work", {"rows": (0, 3, 6, 9), "width": (5, 8, 11)}, ("rows",)),
+    ),
+    # Other kernels serve wide heads, single and very many queries a key-value head: 48 and more are
+    # read once a query by TRT-LLM, 192, 256 and 512 are Triton's in SGLang on Blackwell.
+    "prefill_attention": (
+        Shape(
+            "work",
+            {"parallel": (9, 12, 14, 16, 18, 21), "rows": (0, 1, 3, 5)},
+            ("parallel",),
+            1.0,
+        ),
+        Shape("work", {"width": (6, 7, 7.585, 8, 9), "rows": (0, 1, 3)}, ()),
+        Shape("launch", {"parallel": (9, 13, 17), "width": (6, 7, 8)}, ("parallel",)),
+    ),
+    "decode_attention": (
+        Shape(
+            "work",
+            {"parallel": (0, 3, 5, 7, 9, 12), "rows": (0, 1, 3, 5, 5.585)},
+            ("parallel",),
+            1.0,
+        ),
+        Shape("work", {"width": (6, 7, 7.585, 8, 9), "rows": (0, 3, 5.585)}, ()),
+        Shape("launch", {"parallel": (0, 4, 7, 10), "width": (6, 7, 8)}, ("parallel",)),
+    ),
+    "prefill_latent": (
+        Shape("work", {"parallel": (9, 12, 14, 16, 18, 21)}, ("parallel",), 1.0),
+        Shape("launch", {"parallel": (9, 13, 17)}, ("parallel",)),
+    ),
+    "decode_latent": (
+        Shape("work", {"parallel": (0, 2, 4, 6, 8, 10), "rows": (0, 2, 4, 7)}, ("parallel",), 1.0),
+        Shape("launch", {"parallel": (0, 4, 7, 10), "rows": (0, 4, 7)}, ("parallel",)),
+    ),
+    "prefill_sparse": (Shape("work", {"parallel": (9, 12, 15, 18, 21)}, ("parallel",), 1.0),),
+    "decode_sparse": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
+    "prefill_indexer": (Shape("work", {"parallel": (7, 9, 11, 13, 15)}, ("parallel",), 1.0),),
+    "decode_indexer": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
+    "prefill_state": (
+        Shape("work", {"rows": (6, 8, 10, 12, 14), "parallel": (2, 5, 8, 11)}, ("rows",), 1.0),
+    ),
+    "decode_state": (Shape("work", {"parallel": (3, 6, 9, 12, 15)}, ("parallel",), 1.0),),
+    "vector": (Shape("work", {"parallel": (12, 15, 18, 21, 24)}, ("parallel",), 1.0),),
+}
+# Some layers of experts are 2 to 6 times slower than the same ones cut otherwise, at every number
+# of tokens (measured: TRT-LLM's bf16 table of H200), the others within 0.8 to 1.4 of the surface:
+# what an autotuner falls back to.
+UNTUNED = 1.75
+# Weights of the fit beside its rows: neighbouring logs alike and near zero where no row speaks, and
+# walls against falling faster than a shape allows.
+ALIKE, NEAR = 0.3, 0.03
+WALLS = (30.0, 300.0, 3000.0)
+SOFT = 0.1  # log error past which a row counts by its size, no longer by the square
+
+
+class Rules(NamedTuple):
+    """Linear terms in all bends' logs: `soft` ones near zero, `rising` ones at least `least`."""
+
+    soft: Array
+    rising: Array
+    least: Array
+
+
 def fit(found: Samples, gpu: Gpu, engine: EngineName, source: str) -> Surface:
+    """The surface of all rows, for experts without the layers that no kernel was tuned for."""
+    every = surface_of(found, gpu, engine, source)
+    if found.operator.kind != "experts":
+        return every
+    untuned = _untuned(found, every, gpu)
+    if not untuned.any():
+        return every
+    share = f"{untuned.mean():.0%} of rows untuned, dropped"
+    return surface_of(_part(found, ~untuned), gpu, engine, f"{source}; {share}")
+
+
+def _untuned(found: Samples, every: Surface, gpu: Gpu) -> NDArray[np.bool_]:
+    """Rows of layers whose fitted rows are UNTUNED times slower than the surface (median)."""
+    guess = launch_seconds(every, found.operator, peak(gpu, every.dtype or "bf16"), gpu.bandwidth)
+    ratio = pd.Series(np.where(found.held_out, np.nan, found.seconds / guess))
+    slow = ratio.groupby(found.layer).median() > UNTUNED
+    return np.asarray(slow[found.layer], dtype=np.bool_)
+
+
+def surface_of(found: Samples, gpu: Gpu, engine: EngineName, source: str) -> Surface:
     """The surface that fits the even rows best (log error, soft L1), and its error on the odd."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped]
-
-    kind, dtype = found.operator.kind, found.operator.dtype
-    names = FREE[kind]
-    ranges = START | BOUNDS.get(kind, {})
-    fixed = {name: 1.0 for name in ("compute", "sharpness") if name not in names}
-    top = peak(gpu, dtype)
-    even = _thin(found, ~found.held_out)
-    observed = np.log(even.seconds)
-
-    def surface(logs: Array) -> Surface:
-        values = fixed | dict(zip(names, np.exp(logs).tolist(), strict=True))
-        return Surface(kind=kind, dtype=dtype, engine=engine, origin=source, **values)
-
-    def residuals(logs: Array) -> Array:
-        seconds = launch_seconds(surface(logs), even.operator, top, gpu.bandwidth)
-        return np.asarray(np.log(seconds) - observed)
-
-    best = least_squares(
-        residuals,
-        np.log([_start(n, kind) for n in names]),
-        bounds=(np.log([ranges[n][1] for n in names]), np.log([ranges[n][2] for n in names])),
-        loss="soft_l1",
-        f_scale=0.1,
-        max_nfev=80,
-    )
-    odd = _thin(found, found.held_out)
-    guess = launch_seconds(surface(best.x), odd.operator, top, gpu.bandwidth)
+    few = Problem(_thin(found, ~found.held_out, FEW_ROWS), gpu)
+    start = np.array([np.log(_start(n, few.kind)) for n in few.names])
+    # Bends can take over from either bound, so one start has bounds fitted alone and one has not.
+    bases = (few.best(start, 40), start)
+    tries = [few.best(np.append(base, np.zeros(few.bent)), 60) for base in bases]
+    near = min(tries, key=few.cost)
+    # Low walls are found over, high ones hard to walk along: each is tried from the one before, and
+    # the fitted rows say which surface is best once its falls are lifted.
+    many = Problem(_thin(found, ~found.held_out, FIT_ROWS), gpu)
+    lifted = []
+    for wall in WALLS:
+        many.wall = wall
+        near = many.best(near, 30)
+        lifted.append(many.rounded(near))
+    final = min(lifted, key=many.misfit)
+    final = msgspec.structs.replace(final, engine=engine, origin=source)
+    odd = _part(found, found.held_out)
+    guess = launch_seconds(final, odd.operator, peak(gpu, many.dtype), gpu.bandwidth)
     error = np.abs(guess / odd.seconds - 1.0)
-    rounded = fixed | {
-        name: float(f"{value:.4g}")
-        for name, value in zip(names, np.exp(best.x).tolist(), strict=True)
-    }
-    return Surface(
-        kind=kind,
-        dtype=dtype,
-        engine=engine,
+    return msgspec.structs.replace(
+        final,
         samples=int((~found.held_out).sum()),
         error_median=round(float(np.median(error)), 3),
         error_p90=round(float(np.quantile(error, 0.9)), 3),
-        origin=source,
-        **rounded,
+    )
+
+
+class Factors(NamedTuple):
+    """What multiplies the launch and the work of every row."""
+
+    launch: Array
+    work: Array
+
+
+class Problem:
+    """Rows to fit one surface to. Its unknowns are the logarithms of the free coefficients, then
+    those of all bends (which may be left out: none)."""
+
+    def __init__(self, rows: Samples, gpu: Gpu) -> None:
+        self.operator = rows.operator
+        self.kind, self.dtype = rows.operator.kind, rows.operator.dtype
+        self.observed = np.log(rows.seconds)
+        self.names, self.shapes = FREE[self.kind], SHAPES_OF[self.kind]
+        self.peak, self.bandwidth = peak(gpu, self.dtype), gpu.bandwidth
+        ranges = START | BOUNDS.get(self.kind, {})
+        self.low = np.array([np.log(ranges[n][1]) for n in self.names])
+        self.high = np.array([np.log(ranges[n][2]) for n in self.names])
+        self.weights = [_weights(shape, rows.operator) for shape in self.shapes]
+        self.rules = _rules(self.shapes)
+        self.wall = WALLS[0]
+
+    @property
+    def bent(self) -> int:
+        """Number of the bends' logarithms."""
+        return sum(w.shape[1] for w in self.weights)
+
+    def best(self, start: Array, evaluations: int) -> Array:
+        """The unknowns of least cost, from a start."""
+        from scipy.optimize import least_squares  # type: ignore[import-untyped]
+
+        more = np.full(len(start) - len(self.names), 3.0)
+        low, high = np.append(self.low, -more), np.append(self.high, more)
+        found = least_squares(
+            self.residuals,
+            np.clip(start, low + 1e-6, high - 1e-6),
+            jac=self.slopes,
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=SOFT,
+            max_nfev=evaluations,
+        )
+        return np.asarray(found.x)
+
+    def cost(self, values: Array) -> float:
+        """Soft L1 of all residuals, as the fit sees it."""
+        return float(np.sum(np.sqrt(1.0 + (self.residuals(values) / SOFT) ** 2)))
+
+    def misfit(self, surface: Surface) -> float:
+        """Soft L1 of the rows alone on a surface."""
+        guess = launch_seconds(surface, self.operator, self.peak, self.bandwidth)
+        errors = np.log(guess) - self.observed
+        return float(np.sum(np.sqrt(1.0 + (errors / SOFT) ** 2)))
+
+    def residuals(self, values: Array) -> Array:
+        """Log errors of the rows, then what the rules of the bends say."""
+        logs = values[len(self.names) :]
+        rows = np.log(self.seconds(values, self.factors(logs))) - self.observed
+        if not len(logs):
+            return np.asarray(rows)
+        broken = np.minimum(self.rules.rising @ logs - self.rules.least, 0.0)
+        return np.concatenate([rows, self.rules.soft @ logs, self.wall * broken])
+
+    def slopes(self, values: Array) -> Array:
+        """Derivatives of the residuals."""
+        free = len(self.names)
+        logs = values[free:]
+        factors = self.factors(logs)
+        seconds = self.seconds(values, factors)
+        columns = []
+        for index in range(free):
+            moved = values.copy()
+            moved[index] += 1e-6 if values[index] + 1e-6 <= self.high[index] else -1e-6
+            change = np.log(self.seconds(moved, factors) / seconds)
+            columns.append(change / (moved[index] - values[index]))
+        base = np.stack(columns, axis=1)
+        if not len(logs):
+            return base
+        # What a row gains if all of its launch, or all of its work, grows: work at the roofline
+        # does not, so it is tried rather than taken as the rest.
+        launch = columns[self.names.index("launch")]
+        longer = self.seconds(values, Factors(factors.launch, factors.work * (1.0 + 1e-6)))
+        work = np.log(longer / seconds) / 1e-6
+        part = {"launch": launch, "work": work, "both": launch + work}
+        bent = [part[s.of][:, None] * w for s, w in zip(self.shapes, self.weights, strict=True)]
+        broken = self.rules.rising @ logs < self.rules.least
+        under = np.vstack([self.rules.soft, self.wall * broken[:, None] * self.rules.rising])
+        nothing = np.zeros((len(under), free))
+        return np.vstack([np.hstack([base, *bent]), np.hstack([nothing, under])])
+
+    def factors(self, logs: Array) -> Factors:
+        """What the bends multiply the launch and the work of every row by."""
+        launch, work = np.zeros(len(self.observed)), np.zeros(len(self.observed))
+        for shape, weights in zip(self.shapes, self.weights, strict=True):
+            if len(logs):
+                own, logs = weights @ logs[: weights.shape[1]], logs[weights.shape[1] :]
+                launch = launch + own if shape.of != "work" else launch
+                work = work + own if shape.of != "launch" else work
+        return Factors(np.exp(launch), np.exp(work))
+
+    def seconds(self, values: Array, factors: Factors) -> Array:
+        """Seconds of all rows."""
+        plain = self._surface(np.exp(values[: len(self.names)]), ())
+        return bent_seconds(
+            plain,
+            self.operator,
+            self.peak,
+            self.bandwidth,
+            launch=factors.launch,
+            work=factors.work,
+        )
+
+    def rounded(self, values: Array) -> Surface:
+        """The same in as many digits as are shipped, its bends in no way falling."""
+        free = len(self.names)
+        base = np.array([float(f"{value:.4g}") for value in np.exp(values[:free])])
+        return self._surface(base, _bends(self.shapes, values[free:], risen=True))
+
+    def _surface(self, base: Array, bends: tuple[Bend, ...]) -> Surface:
+        plain = Surface(
+            kind=self.kind,
+            dtype=self.dtype,
+            compute=1.0,
+            memory=1.0,
+            launch=1.0,
+            sharpness=1.0,
+            bends=bends,
+            origin="",
+        )
+        return msgspec.structs.replace(plain, **dict(zip(self.names, base.tolist(), strict=True)))
+
+
+def _bends(shapes: tuple[Shape, ...], logs: Array, risen: bool = False) -> tuple[Bend, ...]:
+    """Bends of these logs (none without any), shape after shape; `risen` if they are shipped."""
+    result: list[Bend] = []
+    if not len(logs):
+        return ()
+    for shape in shapes:
+        sizes = [len(knots) for knots in shape.axes.values()]
+        own, logs = logs[: int(np.prod(sizes))], logs[int(np.prod(sizes)) :]
+        if risen:
+            own = _risen(shape, own.reshape(sizes)).ravel()
+        result.append(
+            Bend(
+                of=shape.of,
+                axes=tuple(shape.axes),
+                knots=tuple(tuple(float(k) for k in knots) for knots in shape.axes.values()),
+                logs=tuple(own.tolist()),
+            )
+        )
+    return tuple(result)
+
+
+def _risen(shape: Shape, logs: Array) -> Array:
+    """Logs in three decimals, each lifted where its neighbour before it forbids so deep a fall."""
+    logs = np.round(logs, 3)
+    for index, (axis, knots) in enumerate(shape.axes.items()):
+        if axis not in shape.rising:
+            continue
+        along = np.moveaxis(logs, index, 0)
+        for place in range(1, len(knots)):
+            fall = shape.fall * np.log(2.0) * (knots[place] - knots[place - 1])
+            least = np.ceil((along[place - 1] - fall) * 1e3 - 1e-6) / 1e3
+            along[place] = np.maximum(along[place], least)
+    return np.round(logs, 3)
+
+
+def _weights(shape: Shape, operator: Operator) -> Array:
+    """Weight of every log of a shape at every row of an operator."""
+    (bend,) = _bends((shape,), np.zeros(int(np.prod([len(k) for k in shape.axes.values()]))))
+    ones = np.eye(len(bend.logs))
+    return np.stack(
+        [
+            np.broadcast_to(
+                log_factor(msgspec.structs.replace(bend, logs=tuple(one)), operator),
+                operator.flops.shape,
+            )
+            for one in ones
+        ],
+        axis=1,
+    )
+
+
+def _rules(shapes: tuple[Shape, ...]) -> Rules:
+    soft, rising, least = [], [], []
+    sizes = [int(np.prod([len(k) for k in s.axes.values()])) for s in shapes]
+    for place, shape in enumerate(shapes):
+        before, after = sum(sizes[:place]), sum(sizes[place + 1 :])
+        grid = np.arange(sizes[place]).reshape([len(k) for k in shape.axes.values()])
+        rows = np.eye(sizes[place])
+        soft.append(np.pad(NEAR * rows, ((0, 0), (before, after))))
+        for index, (axis, knots) in enumerate(shape.axes.items()):
+            cells = np.moveaxis(grid, index, 0)
+            step = np.pad(
+                rows[cells[1:].ravel()] - rows[cells[:-1].ravel()], ((0, 0), (before, after))
+            )
+            soft.append(ALIKE * step)
+            if axis in shape.rising:
+                rising.append(step)
+                falls = -shape.fall * np.log(2.0) * np.diff(knots)
+                least.append(np.repeat(falls, cells[0].size))
+    empty = np.zeros((0, sum(sizes)))
+    return Rules(
+        np.vstack(soft), np.vstack([empty, *rising]), np.concatenate([np.zeros(0), *least])
     )
 
 
@@ -573,24 +933,29 @@ def _batch(like: Array, **counts: Array) -> Batch:
 
 
 def _take(operator: Operator, chosen: NDArray[np.bool_]) -> Operator:
-    depth = operator.depth
+    fields = ("flops", "bytes", "rows", "parallel", "depth", "width", "buffers")
     return msgspec.structs.replace(
         operator,
-        flops=operator.flops[chosen],
-        bytes=operator.bytes[chosen],
-        rows=np.broadcast_to(operator.rows, chosen.shape)[chosen],
-        parallel=np.broadcast_to(operator.parallel, chosen.shape)[chosen],
-        depth=depth[chosen] if isinstance(depth, np.ndarray) else depth,
+        **{name: np.broadcast_to(getattr(operator, name), chosen.shape)[chosen] for name in fields},
     )
 
 
-def _thin(found: Samples, chosen: NDArray[np.bool_]) -> Samples:
-    """At most FIT_ROWS of the chosen rows, evenly through the table."""
+def _thin(found: Samples, chosen: NDArray[np.bool_], count: int) -> Samples:
+    """Of the chosen rows at least `count`, or all, evenly through the table."""
     index = np.flatnonzero(chosen)
-    index = index[:: max(1, len(index) // FIT_ROWS)]
+    index = index[:: max(1, len(index) // count)]
     mask = np.zeros(len(chosen), bool)
     mask[index] = True
-    return Samples(_take(found.operator, mask), found.seconds[mask], found.held_out[mask])
+    return _part(found, mask)
+
+
+def _part(found: Samples, chosen: NDArray[np.bool_]) -> Samples:
+    return Samples(
+        _take(found.operator, chosen),
+        found.seconds[chosen],
+        found.held_out[chosen],
+        found.layer[chosen],
+    )
 
 
 def _version(path: Path) -> tuple[int, ...]:
@@ -664,8 +1029,8 @@ def write(folder: Path, name: str, head: Mapping[str, object], surfaces: list[Su
     lines.append("surfaces = [")
     for surface in surfaces:
         fields = msgspec.to_builtins(surface)
-        pairs = [f"{k} = {_toml(v)}" for k, v in fields.items() if v is not None]
-        lines.append(f"  {{ {', '.join(pairs)} }},")
+        # What is left out takes its default.
+        lines.append(f"  {_toml({k: v for k, v in fields.items() if v})},")
     lines.append("]")
     (folder / f"{name}.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -673,7 +1038,9 @@ def write(folder: Path, name: str, head: Mapping[str, object], surfaces: list[Su
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {_toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml(v) for v in value) + "]"
     if isinstance(value, str):
         return '"' + value.replace('"', "'") + '"'

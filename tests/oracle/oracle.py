@@ -762,6 +762,7 @@ class Oracle:
         work = int(curve.decode[n])
         if chunk:
             work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
+            work += int(curve.mixed_decode[n]) if curve.mixed_decode is not None else 0
         return work + int(curve.decode_context[n]) * context + curve.prefill_pair * pairs
 
     def schedule(self, rank: Rank) -> None:

@@ -165,3 +165,22 @@ def test_a_curve_bakes_fast_enough_for_a_search() -> None:
 def test_an_unresolved_engine_is_a_fault_of_ours() -> None:
     with pytest.raises(AssertionError):
         step_curve(DENSE, GPU, ONE, Engine())
+
+
+@pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
+@pytest.mark.parametrize("drafts", [0, 2])
+def test_a_full_step_with_decodes_is_its_operators(model: Model, drafts: int) -> None:
+    engine = replace(ENGINE, drafts=drafts, max_graph=512)
+    curve = step_curve(model, GPU, ONE, engine)
+    assert curve.mixed_decode is not None and curve.mixed_decode[0] == 0
+    for n, length in ((1, 500), (8, 1000), (32, 20_000)):
+        new = 256 - n * (1 + drafts)
+        step = batch(decode=n, context=n * length, prefill=new, pairs=new * 128, rows=n + 1)
+        gap = host.gap(engine, np.array([n + 1.0]))[0]
+        exact = gpu_seconds(model, GPU, ONE, engine, step)[0] + gap
+        work = curve.mixed[256] + curve.mixed_decode[n]
+        pairs = float(curve.prefill_pair * new * 128)
+        found = (work + curve.decode_context[n] * n * length + pairs) * PICO
+        # A slope is whole picoseconds a token, and a prefill's is that of the longest chunk.
+        slack = (n * length + new * 128 + 0.2 * pairs) * PICO
+        assert found == pytest.approx(exact, abs=slack, rel=5e-3)

@@ -1,5 +1,8 @@
 """Surfaces: the formula by hand, what a GPU inherits, and what the shipped files must keep."""
 
+from collections.abc import Iterator
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -10,15 +13,28 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.gpu import Flops
 from splitpoint.timing.efficiency import (
+    Bend,
     Surface,
     efficiency,
     inherited,
     launch_seconds,
+    log_factor,
     peak,
     seconds,
     surface,
 )
-from splitpoint.timing.operators import BF16, matmul, vector
+from splitpoint.timing.operators import (
+    BF16,
+    Array,
+    Batch,
+    Operator,
+    Stored,
+    attend,
+    grouped,
+    matmul,
+    touched,
+    vector,
+)
 from tests.timing.worlds import GPU
 
 PLAIN = Surface(
@@ -41,6 +57,48 @@ def test_a_launch_is_never_faster_than_its_roofline(sharpness: float, rows: floa
     product = matmul("x", np.array([rows]), 4096, 4096, BF16)
     found = launch_seconds(replace(PLAIN, sharpness=sharpness), product, 1e14, 1e12)[0]
     assert found >= max(product.flops[0] / 1e14, product.bytes[0] / 1e12)
+
+
+def test_a_bend_is_interpolated_between_its_knots_and_stays_beyond_them() -> None:
+    bend = Bend(
+        of="work",
+        axes=("rows", "parallel"),
+        knots=((0.0, 4.0), (10.0, 12.0)),
+        logs=(0.0, 0.4, 0.8, 2.0),
+    )
+    product = matmul("x", np.array([1.0, 4.0, 16.0, 1e6]), 4096, 2048, BF16)
+    # 2,048 columns lie halfway between 2^10 and 2^12, 4 rows halfway between 1 and 2^4.
+    assert log_factor(bend, product) == pytest.approx([0.2, 0.8, 1.4, 1.4])
+    bent = launch_seconds(replace(PLAIN, bends=(bend,)), product, 1e14, 1e12)
+    plain = launch_seconds(PLAIN, product, 1e14, 1e12)
+    factor = np.exp([0.2, 0.8, 1.4, 1.4])
+    assert bent - PLAIN.launch == pytest.approx((plain - PLAIN.launch) * factor)
+    first = replace(PLAIN, bends=(replace(bend, of="launch"),))
+    later = launch_seconds(first, product, 1e14, 1e12)
+    assert later - plain == pytest.approx(PLAIN.launch * (factor - 1))
+
+
+def test_a_last_tile_counts_as_full_where_tiles_are_whole() -> None:
+    whole = replace(PLAIN, whole_128=1.0, memory=1.0)
+    product = matmul("x", np.array([128.0, 129.0, 256.0]), 4096, 4096, BF16)
+    taken = launch_seconds(whole, product, 1e12, 1e15)  # hardly any time for bytes
+    assert taken[1] == pytest.approx(taken[2], rel=1e-3)
+    assert taken[1] == pytest.approx(2 * taken[0], rel=1e-3)
+
+
+@given(
+    log=st.floats(-3.0, 3.0),
+    of=st.sampled_from(["launch", "work", "both"]),
+    sharpness=st.floats(1.0, 6.0),
+)
+def test_no_bend_is_faster_than_the_roofline(
+    log: float, of: Literal["launch", "work", "both"], sharpness: float
+) -> None:
+    bend = Bend(of=of, axes=("rows",), knots=((0.0, 8.0),), logs=(log, -log))
+    product = matmul("x", np.exp2(np.arange(16.0)), 4096, 4096, BF16)
+    found = replace(PLAIN, bends=(bend,), sharpness=sharpness)
+    taken = launch_seconds(found, product, 1e14, 1e12)
+    assert (taken >= np.maximum(product.flops / 1e14, product.bytes / 1e12)).all()
 
 
 def test_nothing_to_do_takes_no_time() -> None:
@@ -104,6 +162,87 @@ def test_every_gpu_of_the_catalogue_has_every_kind_of_surface_with_an_origin(nam
             "prefill_latent",
             "prefill_sparse",
         )
+
+
+TOKENS = np.unique(np.rint(2.0 ** np.arange(0, 16.1, 0.125)))
+
+
+def _step(decode: Array, prefill: Array, each: float) -> Batch:
+    return Batch(
+        decode=decode, context=decode * each, prefill=prefill, pairs=prefill * each, rows=decode
+    )
+
+
+def _growing(entry: Surface) -> Iterator[Operator]:
+    """Operators of one kind whose tokens grow along their arrays, in shapes small and large."""
+    none = np.zeros_like(TOKENS)
+    kind, dtype = entry.kind, entry.dtype or "bf16"
+    if kind == "gemm":
+        for depth, width in ((512, 512), (4096, 1024), (7168, 16384), (1000, 300_000)):
+            yield matmul("x", TOKENS, depth, width, Stored(dtype=dtype, bytes=1.0))
+    elif kind == "experts":
+        for count, active, width in ((8, 2, 14336), (128, 8, 768), (512, 10, 64)):
+            pairs = TOKENS * active
+            reached = touched(count, active, TOKENS)
+            yield grouped(pairs, pairs, reached, 4096, width, 2, Stored(dtype=dtype, bytes=1.0))
+    elif kind.endswith(("attention", "sparse")):
+        prefill = kind.startswith("prefill")
+        for heads, kv_heads, dim, each in ((1, 1, 64, 1e2), (8, 1, 128, 3e3), (64, 8, 256, 9e4)):
+            step = _step(none, TOKENS, each) if prefill else _step(TOKENS, none, each)
+            yield attend(
+                "attention",
+                heads=heads,
+                kv_heads=kv_heads,
+                score_dim=dim,
+                value_dim=dim,
+                cached=2 * kv_heads * dim,
+                dtype=dtype,
+                batch=step,
+                drafts=0,
+            )[0 if prefill else 1]
+
+
+@pytest.mark.parametrize("name", facts.gpu_names())
+def test_more_tokens_are_never_faster_and_no_kernel_beats_the_roofline(name: str) -> None:
+    gpu = facts.gpu(name)
+    tried = 0
+    for entry in efficiency(gpu).surfaces:
+        for operator in _growing(entry):
+            top = peak(gpu, operator.dtype)
+            taken = launch_seconds(entry, operator, top, gpu.bandwidth)
+            bound = np.maximum(operator.flops / top, operator.bytes / gpu.bandwidth)
+            assert (taken >= bound).all(), (entry.kind, entry.engine, entry.dtype)
+            steps = np.diff(taken)
+            # Bends have three decimals.
+            assert (steps >= -1e-9 * taken[1:]).all(), (entry.kind, entry.engine, entry.dtype)
+            tried += 1
+    assert tried > 20
+
+
+@pytest.mark.parametrize("name", facts.gpu_names())
+def test_what_walks_a_context_is_a_line_in_it(name: str) -> None:
+    gpu = facts.gpu(name)
+    for entry in efficiency(gpu).surfaces:
+        if not entry.kind.endswith(("attention", "latent", "sparse")):
+            continue
+        assert all(set(b.axes) <= {"rows", "parallel", "width"} for b in entry.bends)
+        flops = np.array([1e9, 1e11, 2e11])
+        walk = Operator(
+            name="x",
+            kind=entry.kind,
+            dtype=entry.dtype or "bf16",
+            flops=flops,
+            bytes=flops / 100,
+            rows=np.full(3, 4.0),
+            parallel=np.full(3, 64.0),
+            depth=flops / 100,
+            width=128.0,
+        )
+        if entry.kind.startswith("prefill"):
+            walk = replace(walk, bytes=np.full(3, 1e7))
+        taken = launch_seconds(entry, walk, peak(gpu, walk.dtype), gpu.bandwidth)
+        slope = (taken[1] - taken[0]) / 0.99
+        assert taken[2] - taken[1] == pytest.approx(slope, rel=1e-9)
 
 
 def test_more_bandwidth_is_never_slower() -> None:

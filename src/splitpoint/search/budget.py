@@ -42,6 +42,8 @@ def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float
     fresh = budget - n * (1 + curve.drafts)
     index = int(np.ceil(n))
     work = curve.mixed[budget]
+    if curve.mixed_decode is not None:
+        work += curve.mixed_decode[index]
     if instance.engine.name == "sglang":
         # Its prefill batches run between its decode steps.
         work = curve.decode[index] + curve.mixed[int(np.ceil(fresh))]

@@ -83,6 +83,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         decode=tables[0],
         context=tables[1],
         mixed=tables[2],
+        joined=tables[3],
         engines=engines,
         ranks=every,
         requests=requests,
@@ -214,6 +215,7 @@ def _check_pool(pool: PoolSpec) -> None:
         ("decode", pool.curve.decode, seats),
         ("decode_context", pool.curve.decode_context, seats),
         ("mixed", pool.curve.mixed, pool.token_budget),
+        ("mixed_decode", _joined(pool), seats),
     ):
         if len(table) <= need:
             raise PlanError(
@@ -263,10 +265,16 @@ def _seats(pool: PoolSpec) -> int:
     return min(pool.max_seqs, pool.token_budget // (1 + pool.curve.drafts))
 
 
-def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
+def _joined(pool: PoolSpec) -> Longs:
+    """What decodes add to a mixed step: nothing, where the curve does not say."""
+    table = pool.curve.mixed_decode
+    return np.zeros(_seats(pool) + 1, np.int64) if table is None else table
+
+
+def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs, Longs]]:
     rows = _rows(POOL, len(world.pools))
     windows: list[int] = []
-    tables: tuple[list[Longs], list[Longs], list[Longs]] = ([], [], [])
+    tables: tuple[list[Longs], list[Longs], list[Longs], list[Longs]] = ([], [], [], [])
     for i, pool in enumerate(_ordered(world)):
         row = rows[i]
         curve = pool.curve
@@ -308,8 +316,9 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs]]:
         tables[0].append(curve.decode[: seats + 1])
         tables[1].append(curve.decode_context[: seats + 1])
         tables[2].append(curve.mixed[: pool.token_budget + 1])
-    decode, context, mixed = (np.concatenate(t).astype(np.int64) for t in tables)
-    return rows, np.array([*windows, 0], np.int64), (decode, context, mixed)
+        tables[3].append(_joined(pool)[: seats + 1])
+    decode, context, mixed, joined = (np.concatenate(t).astype(np.int64) for t in tables)
+    return rows, np.array([*windows, 0], np.int64), (decode, context, mixed, joined)
 
 
 def _ordered(world: World) -> tuple[PoolSpec, ...]:

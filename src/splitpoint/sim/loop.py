@@ -221,7 +221,8 @@ def _compose(s: Sim, e: int, now: int) -> None:
             if rank.chunk == 0:
                 rank.work = s.decode[pool.decode_at + n]
             else:
-                rank.work = s.mixed[pool.mixed_at + n * (1 + pool.drafts) + rank.chunk]
+                step = n * (1 + pool.drafts) + rank.chunk
+                rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
             lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs
             engine.lasts = max(engine.lasts, lasts)
         if rank.preempted == 1:

@@ -238,6 +238,7 @@ class Sim(Arrays):
     decode: Longs
     context: Longs
     mixed: Longs
+    joined: Longs
     engines: Rows
     ranks: Rows
     requests: Rows

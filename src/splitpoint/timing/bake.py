@@ -68,9 +68,24 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
         decode_context=_picos(exact.slope),
         mixed=_picos(mixed),
         prefill_pair=int(np.rint(chunk.slope[-1] / PICO)),
+        mixed_decode=_picos(_joined(model, gpu, topology, engine, sequences, at=bound)),
         drafts=engine.drafts,
         origin=origin(gpu),
     )
+
+
+def _joined(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+) -> Array:
+    """What decoding sequences add to a step beside their tokens and context, in a step as long as
+    the token budget: kernels of their own, states, windows, drafts after the first, logits."""
+    own = decode * (1 + engine.drafts)
+    total = np.maximum(float(engine.batched_tokens or 0), own + 1.0)
+    none = np.zeros_like(decode)
+    joined = _line(model, gpu, topology, engine, decode=decode, prefill=total - own, at=at)
+    alone = _line(model, gpu, topology, engine, decode=none, prefill=total, at=at)
+    gap = host.gap(engine, decode + 1.0) - host.gap(engine, np.ones_like(decode))
+    return np.asarray(np.maximum(joined.work - alone.work, 0.0) + gap)
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
@@ -176,9 +191,8 @@ def _line(
 
 
 def _batch(decode: Array, prefill: Array, length: float) -> Batch:
-    # A step with prefill samples few rows, and the logits' weights are read once whatever they
-    # are: one row stands for them (n more rows cost 2 x hidden x vocab / tp FLOPs each).
-    rows = np.where(prefill > 0, 1.0, decode)
+    # One prompt of a step ends in it and is sampled.
+    rows = decode + (prefill > 0)
     return Batch(
         decode=decode, context=decode * length, prefill=prefill, pairs=prefill * length, rows=rows
     )

@@ -4,7 +4,8 @@ One step holds n decoding sequences whose contexts sum to c tokens, and p new pr
 that form q (query, key) pairs:
 
     seconds = work + decode_context[n] x c + prefill_pair x q
-    work    = decode[n] when p = 0 (graphs, padding inside), else mixed[n x (1 + drafts) + p]
+    work    = decode[n] when p = 0 (graphs, padding inside),
+              else mixed[n x (1 + drafts) + p] + mixed_decode[n]
 
 so between two changes of the batch k steps have a closed form. Times are integer picoseconds:
 sums are then exact, and k steps taken at once equal k single steps to the last bit.
@@ -25,6 +26,8 @@ class StepCurve(Record, frozen=True, kw_only=True):
     `decode[n]`, n = 0..max sequences: a pure decode step without the context term.
     `decode_context[n]`: picoseconds per token of summed context when n sequences decode.
     `mixed[t]`, t = 0..token budget: a step with t tokens in all, some of them prefill.
+    `mixed_decode[n]`: what n sequences that decode add to such a step beside their tokens and
+    their context; None: nothing.
     `prefill_pair`: picoseconds per (new token, attended token) pair.
     `drafts`: speculative tokens verified per sequence and step. Layers with a window cost the
     same at any context past it, so their share is inside `decode` and `mixed`.
@@ -34,5 +37,6 @@ class StepCurve(Record, frozen=True, kw_only=True):
     decode_context: Picos
     mixed: Picos
     prefill_pair: int
+    mixed_decode: Picos | None = None
     drafts: int = 0
     origin: str = ""

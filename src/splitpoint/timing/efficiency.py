@@ -1,16 +1,18 @@
 """How much of a GPU's roofline each kind of operator reaches: surfaces with few coefficients.
 
-seconds = launch + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak x compute) x
-(1 + pad_rows / rows), moving m = bytes / (bandwidth x memory) x (1 + half_parallel / parallel),
-and what neither sees d = serial x depth. Coefficients lie in facts/efficiency, each with its
-origin; a GPU without a file of its own takes its architecture's and is marked so.
+seconds = launch + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak x compute) x padding,
+moving m = bytes / (bandwidth x memory) x starving, and what neither sees d = serial x depth, each
+times the bends of its shape and never under the roofline. Coefficients lie in facts/efficiency,
+each with its origin; a GPU without a file of its own takes its architecture's and is marked so.
 """
 
 from functools import cache
 from importlib import resources
+from typing import Literal
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.engine import EngineName
@@ -19,14 +21,32 @@ from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array, Kind, Operator
 
+Axis = Literal["rows", "parallel", "depth", "width"]
+
+
+class Bend(Record, frozen=True, kw_only=True):
+    """A factor by shape on a surface's `launch`, its `work` or `both`.
+
+    `logs` are its natural logarithms where the `knots` (log2, one list an axis) cross, the last
+    axis running fastest; between knots they are interpolated, beyond them they stay.
+    """
+
+    of: Literal["launch", "work", "both"]
+    axes: tuple[Axis, ...]
+    knots: tuple[tuple[float, ...], ...]
+    logs: tuple[float, ...]
+
 
 class Surface(Record, frozen=True, kw_only=True):
     """Coefficients of one kind of operator on one GPU; without `dtype` or `engine`: of any.
 
     `compute` and `memory`: shares of the roofline that large operators reach. `pad_rows`: rows
-    that a tile computes beside its own. `half_parallel`: pieces that draw half of the bandwidth.
+    that a tile computes beside its own (padding: 1 + pad_rows / rows). `half_parallel`: pieces that
+    draw half of the bandwidth (starving: 1 + half_parallel / parallel).
     `serial`: seconds per unit of depth that one tile takes whatever the rest. `sharpness`: of the
-    bend between the bounds. `launch`: seconds. `error_median` and `error_p90`: relative errors on
+    bend between the bounds. `buffers`: share of the operator's buffer bytes that this kernel moves.
+    `whole_128`, `whole_256`: shares of the work done in whole tiles of so many rows, which counts
+    a last tile as full. `launch`: seconds. `error_median` and `error_p90`: relative errors on
     `samples` measured rows that the fit did not see.
     """
 
@@ -40,6 +60,10 @@ class Surface(Record, frozen=True, kw_only=True):
     half_parallel: float = 0.0
     serial: float = 0.0
     sharpness: float = 4.0
+    buffers: float = 0.0
+    whole_128: float = 0.0
+    whole_256: float = 0.0
+    bends: tuple[Bend, ...] = ()
     samples: int = 0
     error_median: float | None = None
     error_p90: float | None = None
@@ -114,18 +138,73 @@ def seconds(operator: Operator, gpu: Gpu, engine: EngineName) -> Array:
 
 def launch_seconds(found: Surface, operator: Operator, flops: float, bandwidth: float) -> Array:
     """Seconds of one launch on a roofline of `flops` and `bandwidth`."""
-    padding = 1.0 + found.pad_rows / np.maximum(operator.rows, 1e-9)
+    launch: Array | float = 1.0
+    work: Array | float = 1.0
+    for entry in found.bends:
+        factor = np.exp(log_factor(entry, operator))
+        launch = launch * factor if entry.of != "work" else launch
+        work = work * factor if entry.of != "launch" else work
+    return bent_seconds(found, operator, flops, bandwidth, launch=launch, work=work)
+
+
+def bent_seconds(
+    found: Surface,
+    operator: Operator,
+    flops: float,
+    bandwidth: float,
+    *,
+    launch: Array | float,
+    work: Array | float,
+) -> Array:
+    """Seconds of one launch whose launch and work are multiplied by what its bends say."""
+    rows = np.maximum(operator.rows, 1e-9)
+    padding = 1.0 + found.pad_rows / rows
+    for tile, share in ((128, found.whole_128), (256, found.whole_256)):
+        if share:
+            padding = padding + share * (np.ceil(rows / tile) * tile / rows - 1.0)
     starved = 1.0 + found.half_parallel / np.maximum(operator.parallel, 1e-9)
-    compute = operator.flops / (flops * found.compute) * padding
-    memory = operator.bytes / (bandwidth * found.memory) * starved
-    serial = found.serial * operator.depth
+    multiply, move = operator.flops / flops, operator.bytes / bandwidth
+    compute = np.maximum(multiply / found.compute * padding * work, multiply)
+    memory = np.maximum(move / found.memory * starved * work, move)
+    memory = memory + found.buffers * operator.buffers / bandwidth * work
+    serial = found.serial * operator.depth * work
+    first = found.launch * launch
     if found.sharpness == 1.0:
-        return np.asarray(found.launch + compute + memory + serial)
+        return np.asarray(first + compute + memory + serial)
     # Scaled by the largest bound, so that powers neither overflow nor vanish.
     top = np.maximum(np.maximum(compute, memory), np.maximum(serial, 1e-30))
     power = found.sharpness
     bend = (compute / top) ** power + (memory / top) ** power + (serial / top) ** power
-    return np.asarray(found.launch + top * bend ** (1.0 / power))
+    return np.asarray(first + top * bend ** (1.0 / power))
+
+
+def log_factor(entry: Bend, operator: Operator) -> Array:
+    """The logarithm of a bend's factor at every shape of an operator."""
+    values = {
+        "rows": operator.rows,
+        "parallel": operator.parallel,
+        "depth": operator.depth,
+        "width": operator.width,
+    }
+    table = np.asarray(entry.logs).reshape([len(knots) for knots in entry.knots])
+    corners: list[tuple[Array | float, tuple[NDArray[np.int64], ...]]] = [(1.0, ())]
+    kept = 0
+    for axis, knots in zip(entry.axes, entry.knots, strict=True):
+        place = np.clip(np.log2(np.maximum(values[axis], 1e-9)), knots[0], knots[-1])
+        left = np.clip(np.searchsorted(knots, place, side="right") - 1, 0, len(knots) - 2)
+        low = np.asarray(knots)[left]
+        share = (place - low) / (np.asarray(knots)[left + 1] - low)
+        if not np.ndim(place):
+            # One value for all shapes: the axis is gone, and with it half of the corners.
+            table = table.take(left, kept) * (1.0 - share) + table.take(left + 1, kept) * share
+            continue
+        kept += 1
+        corners = [
+            (weight * part, (*index, left + side))
+            for weight, index in corners
+            for side, part in ((0, 1.0 - share), (1, share))
+        ]
+    return np.asarray(sum(weight * table[index] for weight, index in corners))
 
 
 @cache

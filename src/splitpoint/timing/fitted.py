@@ -167,6 +167,9 @@ def scaled(curve: StepCurve, factors: Factors, origin: str) -> StepCurve:
         decode=_times(curve.decode, factors.decode),
         decode_context=_times(curve.decode_context, factors.context),
         mixed=_times(curve.mixed, factors.prefill),
+        mixed_decode=None
+        if curve.mixed_decode is None
+        else _times(curve.mixed_decode, factors.decode),
         prefill_pair=round(curve.prefill_pair * factors.prefill),
         origin=origin,
     )

@@ -95,10 +95,10 @@ class Operator(Record, frozen=True, kw_only=True):
     """One kernel, launched `count` times per step with the same shape on one rank.
 
     What its speed depends on beside FLOPs and bytes: `rows` that share one read of an operand
-    (tokens of a matrix product, tokens per touched expert, queries per key-value head; of a
-    prefill attention, tiles of queries),
-    `parallel` pieces that fill the GPU (columns, heads x sequences), and `depth`: the length of
-    the sum inside one tile of a product, the exponentials of an attention.
+    (tokens of a matrix product, tokens per touched expert, queries per key-value head),
+    `parallel` pieces that fill the GPU (columns, heads x sequences), `depth`: the length of the
+    sum inside one tile of a product, the exponentials of an attention, and `width`: numbers a head.
+    `buffers`: bytes of intermediate results that some kernels pass through memory, others not.
     """
 
     name: str
@@ -107,8 +107,10 @@ class Operator(Record, frozen=True, kw_only=True):
     flops: Array
     bytes: Array
     rows: Array
-    parallel: Array
+    parallel: Array | float
     depth: Array | float = 0.0
+    width: Array | float = 1.0
+    buffers: Array | float = 0.0
     count: int = 1
 
 
@@ -192,7 +194,7 @@ def matmul(
             0.0,
         ),
         rows=rows,
-        parallel=np.broadcast_to(np.asarray(width, dtype=np.float64), rows.shape),
+        parallel=width,
         depth=depth,
         count=count,
     )
@@ -330,9 +332,10 @@ def attend(
             flops=pairs * pair,
             # Queries and results; a tile of queries finds its keys in the cache of the GPU.
             bytes=batch.prefill * heads * (score_dim + value_dim) * HIDDEN_BYTES,
-            rows=batch.prefill * heads / QUERY_TILE,
+            rows=np.full_like(batch.prefill, heads / kv_heads),
             parallel=batch.prefill * heads,
             depth=pairs * heads,
+            width=score_dim,
         ),
         Operator(
             name=f"decode_{kind}",
@@ -343,6 +346,7 @@ def attend(
             rows=np.full_like(batch.decode, heads / kv_heads * (1 + drafts)),
             parallel=batch.decode * kv_heads,
             depth=context * heads * (1 + drafts),
+            width=score_dim,
         ),
     ]
 
@@ -412,7 +416,7 @@ def _latent(
                 * heads
                 * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
                 * HIDDEN_BYTES,
-                rows=batch.prefill * heads / QUERY_TILE,
+                rows=np.ones_like(batch.prefill),
                 parallel=batch.prefill * heads,
                 depth=batch.pairs * heads,
             ),
@@ -662,7 +666,8 @@ def grouped(
 ) -> Operator:
     """Grouped products of (token, expert) `pairs` over the `reached` experts of one rank:
     2 x pairs x dim x width x (matrices in + 1 out) FLOPs, each reached expert read once.
-    `listed` pairs have a row in the buffer that is summed per token, here or elsewhere computed.
+    `listed` pairs have rows in the buffers between the products and before the sum over a token's
+    experts, be they computed here or elsewhere.
     """
     return Operator(
         name="experts",
@@ -675,10 +680,12 @@ def grouped(
             dim * ACTIVATION_BYTES[by.dtype]
             + width * (matrices * HIDDEN_BYTES * 2 + ACTIVATION_BYTES[by.dtype])
         )
-        + listed * dim * HIDDEN_BYTES * 2,
+        + pairs * dim * HIDDEN_BYTES,
+        buffers=listed * (2 * dim + (2 * matrices + 1) * width) * HIDDEN_BYTES,
         rows=pairs / np.maximum(reached, 1e-9),
         parallel=reached * width,
         depth=dim,
+        width=width,
     )
 
 

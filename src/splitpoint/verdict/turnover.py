@@ -294,6 +294,9 @@ def _at_decode_time(present: Varied, factor: float) -> Varied:
                 curve,
                 decode=np.rint(curve.decode * factor).astype(np.int64),
                 decode_context=np.rint(curve.decode_context * factor).astype(np.int64),
+                mixed_decode=None
+                if curve.mixed_decode is None
+                else np.rint(curve.mixed_decode * factor).astype(np.int64),
             ),
         )
 
