@@ -29,7 +29,7 @@ def plan(**more: Any) -> DeploymentPlan:
 
 SPLIT = (PoolPlan(role="prefill"), PoolPlan(role="decode"))
 # Users, input and output tokens: short and long contexts, light and full batches.
-LOADS = ((1, 500, 100), (8, 500, 100), (8, 9000, 60), (32, 14_000, 400))
+LOADS = ((1, 500, 100), (8, 500, 100), (8, 9000, 60), (32, 14_000, 400), (8, 14_000, 1500))
 
 
 def load(users: int, isl: int, osl: int, *, requests: int = 64) -> Measurement:
