@@ -105,6 +105,17 @@ def test_more_tokens_are_never_faster(
     assert curve.prefill_pair > 0 and curve.drafts == drafts
 
 
+@pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
+def test_chunks_between_the_priced_ones_are_within_a_thousandth(model: Model) -> None:
+    engine = replace(ENGINE, batched_tokens=4096, max_graph=4096)
+    curve = step_curve(model, GPU, ONE, engine)
+    for new in (513, 1001, 2047, 3333, 4095):
+        exact = gpu_seconds(model, GPU, ONE, engine, batch(prefill=new, pairs=new, rows=1))[0]
+        table = (curve.mixed[new] + curve.prefill_pair * new) * PICO
+        gap = host.gap(engine, np.ones(1))[0]
+        assert table == pytest.approx(exact + gap, rel=1e-3)
+
+
 def test_decode_pads_to_captured_sizes_and_runs_eager_past_them() -> None:
     engine = replace(ENGINE, max_seqs=100, max_graph=64)
     curve = step_curve(DENSE, GPU, ONE, engine)

@@ -60,9 +60,13 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
     decode = np.maximum(padded.work, step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
-    chunk = _line(model, gpu, topology, engine, decode=np.zeros_like(new), prefill=new, at=bound)
+    points = grid(engine.batched_tokens)
+    chunk = _line(
+        model, gpu, topology, engine, decode=np.zeros_like(points), prefill=points, at=bound
+    )
     floor = host.launch_floor(engine, new, kernels)
-    mixed = np.maximum(chunk.work, floor) + host.gap(engine, np.ones_like(new))
+    work = np.interp(new, points, chunk.work)
+    mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
         decode_context=_picos(exact.slope),
@@ -72,6 +76,14 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
         drafts=engine.drafts,
         origin=origin(gpu),
     )
+
+
+def grid(most: int) -> Array:
+    """The chunks of 1 to `most` tokens that are priced: all up to 512, then 256 an octave; between
+    them a chunk costs in proportion."""
+    counts = np.arange(1, most + 1)
+    step = 2 ** np.maximum(np.log2(counts).astype(np.int64) - 8, 0)
+    return counts[(counts % step == 0) | (counts == most)].astype(np.float64)
 
 
 def _joined(
