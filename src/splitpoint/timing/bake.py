@@ -83,7 +83,7 @@ def grid(most: int) -> Array:
     them a chunk costs in proportion."""
     counts = np.arange(1, most + 1)
     step = 2 ** np.maximum(np.log2(counts).astype(np.int64) - 8, 0)
-    return counts[(counts % step == 0) | (counts == most)].astype(np.float64)
+    return np.asarray(counts[(counts % step == 0) | (counts == most)], np.float64)
 
 
 def _joined(
