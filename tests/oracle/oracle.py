@@ -751,11 +751,12 @@ class Oracle:
             rate = ONE if s.state == "fresh" else s.request.rate
             context += (s.request.isl + s.got) * ONE + s.stepped * rate
         context >>= 20
-        chunk = pairs = 0
+        chunk = pairs = before = 0
         for s in rank.running:
             if s.state == "filling":
                 chunk += s.chunk
                 pairs += sum(s.computed + i + 1 for i in range(s.chunk))
+                before += s.computed if s.chunk else 0
         if not seats and not chunk:
             return -1
         n = len(seats)
@@ -763,7 +764,8 @@ class Oracle:
         if chunk:
             work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
             work += int(curve.mixed_decode[n]) if curve.mixed_decode is not None else 0
-        return work + int(curve.decode_context[n]) * context + curve.prefill_pair * pairs
+        walk = curve.prefill_pair * pairs + curve.prefill_prefix * before
+        return work + int(curve.decode_context[n]) * context + walk
 
     def schedule(self, rank: Rank) -> None:
         spec = rank.spec

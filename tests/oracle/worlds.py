@@ -30,6 +30,7 @@ def curve(random: Random, seats: int, budget: int, drafts: int) -> StepCurve:
         decode_context=table(seats + 1, 0, 5),
         mixed=table(budget + 1, 1, 5000),
         prefill_pair=random.randint(0, 3) * unit,
+        prefill_prefix=random.choice([0, random.randint(0, 9) * unit]),
         mixed_decode=random.choice([None, table(seats + 1, 0, 500)]),
         drafts=drafts,
     )

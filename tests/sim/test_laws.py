@@ -86,6 +86,7 @@ def slower(world: World, factor: int) -> World:
             decode_context=c.decode_context * factor,
             mixed=c.mixed * factor,
             prefill_pair=c.prefill_pair * factor,
+            prefill_prefix=c.prefill_prefix * factor,
             mixed_decode=None if c.mixed_decode is None else c.mixed_decode * factor,
         )
 

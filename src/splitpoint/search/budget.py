@@ -51,6 +51,7 @@ def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float
         float(work)
         + float(curve.decode_context[index]) * n * profile.context
         + fresh * profile.pairs / profile.new_tokens * curve.prefill_pair
+        + (profile.isl - profile.new_tokens) * curve.prefill_prefix
     )
     seconds = picos * PICO
     return n * finished / seconds if seconds <= tpot_s * instance.tokens_per_step else 0.0

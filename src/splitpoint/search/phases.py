@@ -35,11 +35,14 @@ class Pace(Record, frozen=True, kw_only=True):
 def prefill_seconds(instance: Instance, profile: Profile) -> float:
     """Seconds of one rank's steps that a mean request's new tokens take, steps being full.
 
-    new x mixed[budget] / budget + pairs x prefill_pair.
+    new x mixed[budget] / budget + pairs x prefill_pair + chunks x prefix x prefill_prefix, with
+    new / budget chunks but at least one.
     """
     curve = instance.curve
     budget = len(curve.mixed) - 1
     picos = profile.new_tokens * float(curve.mixed[budget]) / budget
+    chunks = max(profile.new_tokens / budget, 1.0)
+    picos += chunks * (profile.isl - profile.new_tokens) * curve.prefill_prefix
     return (picos + profile.pairs * curve.prefill_pair) * PICO
 
 

@@ -47,11 +47,11 @@ from splitpoint.sim.state import (
 
 @kernel
 def schedule(s: Sim, r: int, now: int) -> None:
-    """Fill the next step of rank `r`: `chunk`, `pairs`, `fresh` and the decoders' blocks."""
+    """Fill the next step of rank `r`: `chunk`, `walk`, `fresh` and the decoders' blocks."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     rank.chunk = 0
-    rank.pairs = 0
+    rank.walk = 0
     rank.preempted = 0
     rank.granted = 0
     _grow_decoders(s, r)
@@ -66,7 +66,7 @@ def schedule_prefills(s: Sim, r: int, now: int) -> None:
     """As SGLang: prefills come first and alone, `chunk` says whether there are any."""
     rank = s.ranks[r]
     rank.chunk = 0
-    rank.pairs = 0
+    rank.walk = 0
     rank.preempted = 0
     rank.granted = 0
     budget = _continue_prefills(s, r, s.pools[rank.pool].budget)
@@ -143,7 +143,7 @@ def _preempt(s: Sim, ticket: int) -> None:
     else:
         blocks = t.blocks
         rank.chunk -= t.chunk
-        rank.pairs -= _pairs(t.computed, t.chunk)
+        rank.walk -= _walk(pool, t.computed, t.chunk)
         chain.unlink(s.filling, r, ticket)
     leave_seat(s, ticket)
     free_blocks(s, ticket, blocks)
@@ -165,9 +165,13 @@ def _preempt(s: Sim, ticket: int) -> None:
 
 
 @kernel
-def _pairs(computed: int, chunk: int) -> int:
-    """(query, key) pairs of a prefill chunk: chunk x computed + chunk x (chunk + 1) / 2."""
-    return chunk * computed + chunk * (chunk + 1) // 2
+def _walk(pool: Rows, computed: int, chunk: int) -> int:
+    """Time that a prefill chunk takes for what it attends: its (query, key) pairs, chunk x
+    computed + chunk x (chunk + 1) / 2, and the tokens before it."""
+    if chunk == 0:
+        return 0
+    pairs = chunk * computed + chunk * (chunk + 1) // 2
+    return int(pool.pair * pairs + pool.prefix * computed)
 
 
 @kernel
@@ -199,7 +203,7 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     t.chunk = chunk
     rank.dirty = 1
     rank.chunk += chunk
-    rank.pairs += _pairs(t.computed, chunk)
+    rank.walk += _walk(pool, t.computed, chunk)
     if pool.caching == 1:
         q = request_of(s, ticket)
         name_blocks(s, ticket, q, min(t.computed + chunk, s.cover[q]) // pool.block)

@@ -311,6 +311,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs, Longs]
         row.decode_at = sum(map(len, tables[0]))
         row.mixed_at = sum(map(len, tables[2]))
         row.pair = curve.prefill_pair
+        row.prefix = curve.prefill_prefix
         windows += sliding
         seats = _seats(pool)
         tables[0].append(curve.decode[: seats + 1])

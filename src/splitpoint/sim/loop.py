@@ -223,7 +223,7 @@ def _compose(s: Sim, e: int, now: int) -> None:
             else:
                 step = n * (1 + pool.drafts) + rank.chunk
                 rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
-            lasts = rank.work + rank.slope * (rank.context >> 20) + pool.pair * rank.pairs
+            lasts = rank.work + rank.slope * (rank.context >> 20) + rank.walk
             engine.lasts = max(engine.lasts, lasts)
         if rank.preempted == 1:
             engine.yielded = 1

@@ -65,6 +65,7 @@ POOL = _columns(
     "decode_at",
     "mixed_at",
     "pair",
+    "prefix",
     "span",
 )
 ENGINE = _columns(
@@ -106,7 +107,7 @@ RANK = _columns(
     "leavers",
     "kind",
     "chunk",
-    "pairs",
+    "walk",
     "work",
     "slope",
     "dirty",

@@ -66,12 +66,14 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     )
     floor = host.launch_floor(engine, new, kernels)
     work = np.interp(new, points, chunk.work)
+    pair, prefix = _walks(points, chunk.slope)
     mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
         decode_context=_picos(exact.slope),
         mixed=_picos(mixed),
-        prefill_pair=int(np.rint(chunk.slope[-1] / PICO)),
+        prefill_pair=pair,
+        prefill_prefix=prefix,
         mixed_decode=_picos(_joined(model, gpu, topology, engine, sequences, at=bound)),
         drafts=engine.drafts,
         origin=origin(gpu),
@@ -84,6 +86,17 @@ def grid(most: int) -> Array:
     counts = np.arange(1, most + 1)
     step = 2 ** np.maximum(np.log2(counts).astype(np.int64) - 8, 0)
     return np.asarray(counts[(counts % step == 0) | (counts == most)], np.float64)
+
+
+def _walks(tokens: Array, slope: Array) -> tuple[int, int]:
+    """Picoseconds of a pair and of a prefix token from the seconds of a pair in chunks of these
+    many tokens: slope = pair + prefix / tokens, through the longest chunk and one of 512."""
+    short = int(np.searchsorted(tokens, min(512.0, tokens[-1])))
+    gap = 1 / tokens[short] - 1 / tokens[-1]
+    prefix = max((slope[short] - slope[-1]) / gap, 0.0) if gap > 0 else 0.0
+    prefix = min(prefix, slope[-1] * tokens[-1])
+    pair = slope[-1] - prefix / tokens[-1]
+    return int(np.rint(pair / PICO)), int(np.rint(prefix / PICO))
 
 
 def _joined(

@@ -1,9 +1,9 @@
 """StepCurve: the seconds of one engine step as tables; all that the simulator knows of speed.
 
 One step holds n decoding sequences whose contexts sum to c tokens, and p new prefill tokens
-that form q (query, key) pairs:
+that form q (query, key) pairs and whose requests have a prefix tokens before them:
 
-    seconds = work + decode_context[n] x c + prefill_pair x q
+    seconds = work + decode_context[n] x c + prefill_pair x q + prefill_prefix x a
     work    = decode[n] when p = 0 (graphs, padding inside),
               else mixed[n x (1 + drafts) + p] + mixed_decode[n]
 
@@ -29,6 +29,7 @@ class StepCurve(Record, frozen=True, kw_only=True):
     `mixed_decode[n]`: what n sequences that decode add to such a step beside their tokens and
     their context; None: nothing.
     `prefill_pair`: picoseconds per (new token, attended token) pair.
+    `prefill_prefix`: picoseconds per token before a request's chunk, whatever the chunk's length.
     `drafts`: speculative tokens verified per sequence and step. Layers with a window cost the
     same at any context past it, so their share is inside `decode` and `mixed`.
     """
@@ -37,6 +38,7 @@ class StepCurve(Record, frozen=True, kw_only=True):
     decode_context: Picos
     mixed: Picos
     prefill_pair: int
+    prefill_prefix: int = 0
     mixed_decode: Picos | None = None
     drafts: int = 0
     origin: str = ""

@@ -171,6 +171,7 @@ def scaled(curve: StepCurve, factors: Factors, origin: str) -> StepCurve:
         if curve.mixed_decode is None
         else _times(curve.mixed_decode, factors.decode),
         prefill_pair=round(curve.prefill_pair * factors.prefill),
+        prefill_prefix=round(curve.prefill_prefix * factors.prefill),
         origin=origin,
     )
 

@@ -279,6 +279,7 @@ def _at_prefill_time(present: Varied, factor: float) -> Varied:
                 curve,
                 mixed=np.rint(curve.mixed * factor).astype(np.int64),
                 prefill_pair=round(curve.prefill_pair * factor),
+                prefill_prefix=round(curve.prefill_prefix * factor),
             ),
         )
 
