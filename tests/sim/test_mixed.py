@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import simulate
-from tests.sim.small import FULL, STATE, Row, curve, mixed, trace
+from tests.sim.small import FULL, MS, STATE, Row, curve, mixed, trace
 
 DONE, TIMED_OUT, INFEASIBLE = (OUTCOMES.index(o) for o in ("done", "timed_out", "infeasible"))
 
@@ -22,6 +23,13 @@ def test_a_prompt_beyond_the_budget_takes_two_chunks_and_gives_a_token_at_the_en
     i = run.instances
     assert (i.prefill_steps[0], i.decode_steps[0], i.mixed_steps[0]) == (2, 2, 0)
     assert i.busy_s[0] == run.duration_s == 0.12
+
+
+def test_a_chunk_pays_for_the_tokens_before_it_whatever_its_own_length() -> None:
+    walks = replace(curve(), prefill_prefix=MS)
+    run = simulate(mixed(curve=walks), trace(Row(isl=150, osl=1)))
+    # 64 + 64 + 22 tokens at 1 ms, and 1 ms for each of the 64 and 128 before the later chunks.
+    assert run.requests.first_token_s[0] == 0.342
 
 
 def test_decodes_go_first_and_prefill_gets_the_rest_of_the_budget() -> None:

@@ -121,6 +121,14 @@ def test_chunks_between_the_priced_ones_are_within_a_percent(
     assert np.percentile(error, 95) < 0.05
 
 
+def test_a_slope_that_grows_as_chunks_shrink_is_a_price_of_the_prefix() -> None:
+    tokens = bake.grid(8192)
+    assert bake.walks(tokens, 3e-12 + 4000e-12 / tokens) == (3, 4000)
+    assert bake.walks(tokens, np.full_like(tokens, 5e-12)) == (5, 0)
+    assert bake.walks(tokens, 5e-12 - 100e-12 / tokens) == (5, 0)  # short chunks are no cheaper
+    assert bake.walks(tokens[:64], np.full(64, 5e-12)) == (5, 0)
+
+
 def test_decode_pads_to_captured_sizes_and_runs_eager_past_them() -> None:
     engine = replace(ENGINE, max_seqs=100, max_graph=64)
     curve = step_curve(DENSE, GPU, ONE, engine)

@@ -66,7 +66,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     )
     floor = host.launch_floor(engine, new, kernels)
     work = np.interp(new, points, chunk.work)
-    pair, prefix = _walks(points, chunk.slope)
+    pair, prefix = walks(points, chunk.slope)
     mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
@@ -88,7 +88,7 @@ def grid(most: int) -> Array:
     return np.asarray(counts[(counts % step == 0) | (counts == most)], np.float64)
 
 
-def _walks(tokens: Array, slope: Array) -> tuple[int, int]:
+def walks(tokens: Array, slope: Array) -> tuple[int, int]:
     """Picoseconds of a pair and of a prefix token from the seconds of a pair in chunks of these
     many tokens: slope = pair + prefix / tokens, through the longest chunk and one of 512."""
     short = int(np.searchsorted(tokens, min(512.0, tokens[-1])))
