@@ -410,6 +410,14 @@ def test_a_missing_column_and_a_wrong_format_are_named(file: File) -> None:
         traces.read("/nowhere/trace.csv")
 
 
+def test_a_header_of_endless_names_is_told_in_short(tmp_path: Path) -> None:
+    file = tmp_path / "long.csv"
+    file.write_text(",".join(["a" * 5000] * 100) + "\n1\n")
+    with pytest.raises(PlanError) as told:
+        traces.read(file, "azure")
+    assert len(str(told.value)) < 1200 + len(str(file))
+
+
 def test_rows_and_ids_are_bounded(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "MAX_ROWS", 3)
     with pytest.raises(PlanError, match="line 4: more than 3 rows"):

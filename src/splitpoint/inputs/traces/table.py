@@ -40,7 +40,8 @@ def batches(lines: Iterator[Line], wanted: tuple[str, ...]) -> Iterator[Batch]:
     names = header_of(head.text)
     missing = [name for name in wanted if name not in names]
     if missing:
-        raise PlanError(head.where, f"no column {missing[0]!r}", f"columns: {', '.join(names)}")
+        shown = ", ".join(name[:40] for name in names[:20])
+        raise PlanError(head.where, f"no column {missing[0]!r}", f"columns: {shown}")
     places = [names.index(name) for name in wanted]
     while taken := list(itertools.islice(lines, BATCH)):
         cells = [cells_of(line, len(names)) for line in taken]
