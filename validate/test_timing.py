@@ -30,6 +30,7 @@ from splitpoint.timing.curve import PICO
 from splitpoint.timing.drafts import tokens_per_step
 from splitpoint.timing.efficiency import efficiency, peak
 from splitpoint.timing.operators import Batch, step_operators
+from validate.requests import unshared
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "truth"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared")
@@ -132,7 +133,7 @@ def test_replays_of_real_servers(replay: Replay, capsys: pytest.CaptureFixture[s
         facts.gpu("RTX PRO 6000 Server"),
         replay.topology,
         Engine(version="0.19.0", batched_tokens=2048, max_seqs=128, async_scheduling=True),
-        trace(arrive[order] - arrive.min(), isl, osl),
+        unshared(arrive[order] - arrive.min(), isl, osl),
     )
     measured = last / np.maximum(osl - 1, 1)
     with capsys.disabled():
@@ -145,23 +146,6 @@ def test_replays_of_real_servers(replay: Replay, capsys: pytest.CaptureFixture[s
         ):
             print(f"  {name:10} {real:8.3f} {guess:8.3f} {guess / real - 1:+7.0%}")
     assert np.median(metrics.tpot(run)) == pytest.approx(np.median(measured), rel=0.4)
-
-
-def trace(arrive_s: np.ndarray, isl: np.ndarray, osl: np.ndarray) -> Trace:
-    """Requests that share nothing."""
-    n = len(isl)
-    return Trace(
-        name="replay",
-        arrive_s=arrive_s.astype(np.float64),
-        isl=isl.astype(np.int32),
-        osl=osl.astype(np.int32),
-        session=np.arange(n, dtype=np.int32),
-        turn=np.zeros(n, np.int32),
-        think_s=np.zeros(n),
-        block_starts=np.zeros(n + 1, np.int64),
-        block_ids=np.zeros(0, np.int32),
-        block_tokens=16,
-    )
 
 
 def served(model: Model, gpu: Gpu, topology: Topology, engine: Engine, requests: Trace) -> Run:

@@ -138,6 +138,12 @@ def spread(values: Floats) -> Statistic:
     )
 
 
+def error_of_mean(mean: float | None, spread: float | None, count: float | None) -> float | None:
+    """Standard error of a mean relative to it, from the standard deviation `spread` of `count`
+    values; None where one of them is not told."""
+    return spread / mean / count**0.5 if mean and spread is not None and count else None
+
+
 def variation(tokens: NDArray[np.integer]) -> float:
     """Standard deviation over mean of token counts; 0 of none."""
     mean = float(tokens.mean()) if len(tokens) else 0.0

@@ -41,12 +41,13 @@ def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float
     n = min(n, held, len(curve.decode) - 1)
     fresh = budget - n * (1 + curve.drafts)
     index = int(np.ceil(n))
-    work = curve.mixed[budget]
-    if curve.mixed_decode is not None:
-        work += curve.mixed_decode[index]
     if instance.engine.name == "sglang":
         # Its prefill batches run between its decode steps.
         work = curve.decode[index] + curve.mixed[int(np.ceil(fresh))]
+    else:
+        work = curve.mixed[budget]
+        if curve.mixed_decode is not None:
+            work += curve.mixed_decode[index]
     picos = (
         float(work)
         + float(curve.decode_context[index]) * n * profile.context

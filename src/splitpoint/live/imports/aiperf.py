@@ -16,6 +16,7 @@ from splitpoint.measurement import (
     Measurement,
     Rates,
     Statistic,
+    error_of_mean,
     measured_run,
     of_run,
     outcome_number,
@@ -112,7 +113,7 @@ def _statistic(fields: Fields, metric: str, count: float | None, gaps: bool = Fa
     found = fields.inner(metric)
     mean = _seconds(found, "avg") if "avg" in found else None
     spread = _seconds(found, "std") if "std" in found else None
-    error = spread / mean / count**0.5 if mean and spread is not None and count else None
+    error = error_of_mean(mean, spread, count)
 
     def at(name: str) -> Estimate | None:
         return Estimate(value=_seconds(found, name)) if name in found else None

@@ -17,6 +17,7 @@ from splitpoint.measurement import (
     Measurement,
     Rates,
     Statistic,
+    error_of_mean,
     measured_run,
     of_run,
     outcome_number,
@@ -136,7 +137,7 @@ def _statistic(metrics: Fields, metric: str, unit: float) -> Statistic:
     at = found.inner("percentiles") if found.is_object("percentiles") else found
     count, mean = found.optional("count"), found.optional("mean")
     spread = found.optional("std_dev")
-    error = spread / mean / count**0.5 if mean and spread is not None and count else None
+    error = error_of_mean(mean, spread, count)
 
     def value(fields: Fields, *names: str) -> Estimate | None:
         number = next((fields.number(name) for name in names if name in fields), None)

@@ -5,8 +5,6 @@ TPOT is ours; ITL is taken per streamed chunk. Rates are over the whole run. The
 with --save-detailed. SGLang's bench_serving writes nearly the same names.
 """
 
-import math
-
 import numpy as np
 from msgspec.structs import replace
 
@@ -17,6 +15,7 @@ from splitpoint.measurement import (
     Measurement,
     Rates,
     Statistic,
+    error_of_mean,
     measured_run,
     of_run,
     outcome_number,
@@ -115,7 +114,7 @@ def _statistic(fields: Fields, metric: str, count: int) -> Statistic:
         return Statistic()
     mean = fields.number(f"mean_{found}_ms")
     spread = fields.optional(f"std_{found}_ms")
-    error = spread / mean / math.sqrt(count) if spread is not None and count else None
+    error = error_of_mean(mean, spread, count)
 
     def at(*labels: str) -> Estimate | None:
         values = (fields.optional(f"{label}_{found}_ms") for label in labels)
