@@ -645,6 +645,8 @@ def save(chart: "alt.LayerChart", path: Path) -> None:
     spec = chart.properties(width=WIDTH).to_dict()
     spec["config"] = LIGHT
     if path.suffix == ".svg":
+        # The reader's font may be wider than the one that labels were measured with.
+        spec["padding"] = {"left": 24, "top": 5, "right": 24, "bottom": 5}
         write_atomic(path, vl_convert.vegalite_to_svg(spec))
     elif path.suffix == ".png":
         write_atomic(path, vl_convert.vegalite_to_png(spec, scale=2))
