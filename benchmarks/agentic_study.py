@@ -237,6 +237,12 @@ def routed(world: World, *, routing: Routing) -> World:
     return msgspec.structs.replace(world, routing=routing)
 
 
+def alike(world: World) -> World:
+    """Decode instances chosen as prefill ones are: routers take one policy for both sides unless
+    told otherwise (vllm-router and sglang-router, `--policy`)."""
+    return msgspec.structs.replace(world, decode_routing=world.routing)
+
+
 def budgeted(world: World, *, tokens: int) -> World:
     """Another token budget on all instances; two batches are in flight."""
     pools = tuple(
@@ -314,6 +320,7 @@ def assumptions(ours: StepCurve) -> tuple[Change, ...]:
             "link at 0.5 GB/s, clients give up after 300 s, blocks of P held 480 s more",
             _after(slow, partial(impatient, timeout_s=300.0, lease_s=MOONCAKE_LEASE_S)),
         ),
+        Change("round robin on the decode side too", alike),
         Change("open loop", closed_loop=False),
         Change("all sessions at once", trace=at_once),
         Change("the stated mean's tokens per second", trace=stated_mean),
@@ -424,9 +431,10 @@ def main() -> None:
         aware = study_world(shape, "prefix_aware", stated)
         lines = [row(c.name, mean_outcome(outcomes(aware, c))) for c in CAUSES if c != CAUSES[1]]
         table(f"{shape.name}, prefix_aware: causes taken away one at a time", lines)
-    split = study_world(SHAPES[1], "round_robin", stated)
-    lines = [row(c.name, mean_outcome(outcomes(split, c))) for c in assumptions(ours)]
-    table("4P4D, round_robin: further assumptions, one at a time", lines)
+    for shape in SHAPES[1:]:
+        split = study_world(shape, "round_robin", stated)
+        lines = [row(c.name, mean_outcome(outcomes(split, c))) for c in assumptions(ours)]
+        table(f"{shape.name}, round_robin: further assumptions, one at a time", lines)
     mixed = study_world(SHAPES[0], "prefix_aware", stated)
     lines = [row(c.name, mean_outcome(outcomes(mixed, c))) for c in MIXED]
     table("8 mixed, prefix_aware: further assumptions, one at a time", lines)

@@ -19,7 +19,8 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
         comparisons=(comparison([split], [mixed], SLO, routing=None),),
         conditions=(),
         claims=(),
-        rests_on=(),
+        turned_by=("decode time: x 1.03", "prefill time: x 1.2"),
+        guessed=("draft acceptance",),
         by_load=[("100 users", "split"), ("200 users", "split"), ("400 users", "mixed")],
         fewest={},
         rejected=(),
@@ -27,3 +28,6 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
     assert found.choice == "mixed"
     assert found.headline.endswith("under 400 users; at 100 users to 200 users split wins")
     assert "over the loads: 100 users to 200 users: split; 400 users: mixed" in found.reasons
+    # A lead that the prediction's own error can turn is told at the top, not only at the end.
+    assert found.reasons[1] == "within the error of what it assumes: decode time: x 1.03"
+    assert found.rests_on == ("decode time: x 1.03", "prefill time: x 1.2", "draft acceptance")

@@ -22,7 +22,8 @@ def spoken(
     comparisons: tuple[Comparison, ...],
     conditions: tuple[Condition, ...],
     claims: tuple[Claim, ...],
-    rests_on: tuple[str, ...],
+    turned_by: tuple[str, ...],
+    guessed: tuple[str, ...],
     by_load: Sequence[tuple[str, str]],
     fewest: Mapping[str, int],
     rejected: Sequence[Rejected],
@@ -30,7 +31,8 @@ def spoken(
     """The verdict on the last comparison, each arm at its best routing.
 
     `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use;
-    `fewest`: the fewest GPUs on which each arm was seen to hold it.
+    `fewest`: the fewest GPUs on which each arm was seen to hold it; `turned_by`: assumed numbers
+    whose error is enough to turn the verdict, the nearest first; `guessed`: others it depends on.
     """
     final = comparisons[-1]
     if split is None and mixed is None:
@@ -47,6 +49,8 @@ def spoken(
             f"{sole.name} holds the SLO on {gpus(sole.gpus)}, fewer than any {other} deployment "
             f"can use here; what follows compares both on more",
         )
+    if turned_by:
+        reasons.append(f"within the error of what it assumes: {turned_by[0]}")
     if fewest:
         counts = ", ".join(f"{arm} {number}" for arm, number in fewest.items())
         reasons.append(f"fewest GPUs that were seen to hold the SLO: {counts}")
@@ -82,7 +86,7 @@ def spoken(
         comparisons=comparisons,
         conditions=conditions,
         claims=claims,
-        rests_on=rests_on,
+        rests_on=(*turned_by, *guessed),
         chosen=chosen.name if chosen is not None else None,
     )
 
