@@ -235,6 +235,7 @@ def test_a_workload_that_says_too_little_or_too_much_is_refused(
         ("search.requests=0", "--set search.requests: 0 is out of range"),
         ("search.kv_pool_gib=0", "--set search.kv_pool_gib: 0.0 is out of range (above 0)"),
         ("search.transfer_bandwidth=0", "--set search.transfer_bandwidth: 0.0 is out of range"),
+        ("search.transfer_ports=0", "--set search.transfer_ports: 0 is out of range"),
     ],
 )
 def test_a_value_out_of_range_is_refused(tmp_path: Path, text: str, words: str) -> None:

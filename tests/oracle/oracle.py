@@ -313,8 +313,8 @@ def key_of(request: Request, j: int, block: int) -> tuple[int, ...]:
 @dataclass(eq=False)
 class Flow:
     request: Request
-    source: int
-    sink: int
+    source: Rank
+    sink: Rank
     work: int
     at: int
     joined: bool = False
@@ -1161,8 +1161,8 @@ class Oracle:
         self.flows.append(
             Flow(
                 r,
-                r.seats["p"].rank.engine.index,
-                rank.engine.index,
+                r.seats["p"].rank,
+                rank,
                 math.ceil(moved / link.bandwidth * PICOS),
                 self.now + picos(link.latency) + pieces * picos(link.per_descriptor),
             )
@@ -1171,9 +1171,23 @@ class Oracle:
 
     def sharers(self, flow: Flow) -> int:
         moving = [f for f in self.flows if f.joined]
-        return max(
-            sum(f.source == flow.source for f in moving), sum(f.sink == flow.sink for f in moving)
+        at_ranks = max(
+            sum(f.source is flow.source for f in moving), sum(f.sink is flow.sink for f in moving)
         )
+        assert self.world.link is not None
+        shared = self.world.link.shared
+        if shared is None:
+            return at_ranks
+        out = sum(self.machine(f.source) == self.machine(flow.source) for f in moving)
+        into = sum(self.machine(f.sink) == self.machine(flow.sink) for f in moving)
+        return max(at_ranks, math.ceil(max(out, into) * shared.width / shared.ports))
+
+    def machine(self, rank: Rank) -> int:
+        """The machine of a rank's first GPU: GPUs are numbered by pool, instance and rank."""
+        assert self.world.link is not None and self.world.link.shared is not None
+        before = [e.ranks[0].spec.gpus for e in self.engines[: rank.engine.index]]
+        inside = rank.engine.ranks.index(rank) * rank.spec.gpus // rank.spec.dp
+        return (sum(before) + inside) // self.world.link.shared.gpus
 
     def move(self, flow: Flow) -> None:
         before = {f.request.index: self.sharers(f) for f in self.flows if f.joined}

@@ -13,7 +13,7 @@ from splitpoint.pricing.blocks import Group
 from splitpoint.sim import PoolSpec, World
 from splitpoint.sim.world import Reserve, Scores, Tree
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.transfer import LinkSpec, SharedPorts
 
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 
@@ -58,10 +58,12 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
     seats = random.randint(1, 8)
     budget = random.randint(max(block, seats * (1 + drafts)), 60)
     host = random.choice([0, 0, random.randint(1, 100)])
+    replicas, dp = random.randint(1, 3), random.choice([1, 1, 1, 2, 3])
     return PoolSpec(
         role=role,
-        replicas=random.randint(1, 3),
-        dp=random.choice([1, 1, 1, 2, 3]),
+        replicas=replicas,
+        dp=dp,
+        gpus=dp,
         kv_blocks=random.randint(6, 60),
         block_tokens=block,
         groups=layout,
@@ -111,6 +113,10 @@ def world(random: Random) -> World:
         descriptors_per_block=random.choice([0.0, 2.0]),
         layerwise=random.random() < 0.3,
         lease_s=random.choice([0.0, 1e-3, 0.05]),
+        # Drawn already, as the front is.
+        shared=SharedPorts(gpus=block, ports=block // 2, width=1 + (token > 0))
+        if block in (2, 4)
+        else None,
     )
     pools = (pool(random, "prefill", layout, block), pool(random, "decode", layout, block))
     if random.random() < 0.3:

@@ -6,6 +6,7 @@ import pytest
 
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import simulate
+from splitpoint.timing.transfer import SharedPorts
 from tests.sim.small import FULL, Row, split, trace
 
 DONE, TIMED_OUT, INFEASIBLE = (OUTCOMES.index(o) for o in ("done", "timed_out", "infeasible"))
@@ -33,6 +34,33 @@ def test_transfers_share_the_link_fairly() -> None:
     # Both prompts are done at 64 ms; the shorter leaves first, the longer then has all of it.
     run = simulate(split(), trace(Row(isl=16, osl=1), Row(isl=48, osl=1)))
     assert list(run.requests.transfer_end_s) == pytest.approx([0.069 + 0.032, 0.069 + 0.064])
+
+
+def test_a_machine_with_one_port_lets_its_transfers_share_it() -> None:
+    # Two prompts on two prefill and two decode instances, done at 16 and 48 ms: no rank has two.
+    prompts = trace(Row(isl=16, osl=1), Row(isl=48, osl=1))
+    two = {"prefill": {"replicas": 2}, "decode": {"replicas": 2}}
+    apart = simulate(split(**two), prompts)
+    assert list(apart.requests.transfer_end_s) == pytest.approx([0.021 + 0.016, 0.053 + 0.048])
+    # On machines of four GPUs with one port they meet there, if they overlap at all ...
+    shared = {"shared": SharedPorts(gpus=4, ports=1)}
+    late = trace(Row(isl=48, osl=1), Row(isl=48, osl=1))
+    run = simulate(split(**two, link=shared), late)
+    assert list(run.requests.transfer_end_s) == pytest.approx([0.053 + 0.096] * 2)
+    # ... not where each prefill and each decode instance is on its own machine, nor with a port
+    # for each; and a transfer that would fill two ports has half of its bandwidth on one.
+    for free in (SharedPorts(gpus=1, ports=1), SharedPorts(gpus=4, ports=2)):
+        run = simulate(split(**two, link={"shared": free}), late)
+        assert list(run.requests.transfer_end_s) == pytest.approx([0.053 + 0.048] * 2)
+    wide = {"shared": SharedPorts(gpus=4, ports=1, width=2)}
+    run = simulate(split(link=wide), trace(Row(isl=48, osl=1)))
+    assert list(run.requests.transfer_end_s) == pytest.approx([0.053 + 0.096])
+
+
+def test_data_parallel_ranks_do_not_share_their_ports() -> None:
+    both = {"prefill": {"dp": 2, "gpus": 2}, "decode": {"dp": 2, "gpus": 2}}
+    run = simulate(split(**both), trace(Row(isl=48, osl=1), Row(isl=48, osl=1)))
+    assert list(run.requests.transfer_end_s) == pytest.approx([0.053 + 0.048] * 2)
 
 
 def test_the_prefill_side_holds_blocks_until_they_are_pulled() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
-from splitpoint.timing.transfer import NETWORKS, link, transfer_seconds
+from splitpoint.timing.transfer import NETWORKS, SharedPorts, link, transfer_seconds
 from tests.timing.worlds import GPU
 
 ONE = Topology()
@@ -36,6 +36,14 @@ def test_a_given_bandwidth_is_taken_as_it_is() -> None:
         link(GPU, ONE, ONE, bytes_per_token=1e5, bandwidth=0)
     with pytest.raises(PlanError, match="transfer_bandwidth: nan"):
         link(GPU, ONE, ONE, bytes_per_token=1e5, bandwidth=float("nan"))
+
+
+def test_the_ports_of_a_machine_may_be_fewer_than_its_gpus() -> None:
+    two = Topology(tp=2)
+    spec = link(GPU, two, two, bytes_per_token=1e5, gpus=16, machine_ports=4)
+    assert spec.shared == SharedPorts(gpus=GPU.gpus_per_node, ports=4, width=2)
+    assert "4 ports a machine" in spec.origin
+    assert link(GPU, two, two, bytes_per_token=1e5, gpus=16).shared is None
 
 
 def test_a_transfer_by_hand() -> None:

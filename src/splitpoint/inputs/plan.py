@@ -91,6 +91,7 @@ class Search(Record, frozen=True, kw_only=True):
     all_gpus: bool = False
     kv_pool_gib: Positive | None = None
     transfer_bandwidth: LinkBandwidth | None = None
+    transfer_ports: GpuCount | None = None
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -138,6 +139,7 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
     slo: Slo | None = None
     kv_pool_gib: Positive | None = None
     transfer_bandwidth: LinkBandwidth | None = None
+    transfer_ports: GpuCount | None = None
     name: str | None = None
 
     @property

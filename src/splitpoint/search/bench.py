@@ -79,7 +79,12 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
     names = [instance_name(ready.topology, ready.engine) for ready in candidate.instances]
     return Bench(
         world=world(
-            candidate, model, gpu, tokens=tokens, transfer_bandwidth=plan.transfer_bandwidth
+            candidate,
+            model,
+            gpu,
+            tokens=tokens,
+            transfer_bandwidth=plan.transfer_bandwidth,
+            transfer_ports=plan.transfer_ports,
         ),
         conditions=Conditions(
             model=model.name,

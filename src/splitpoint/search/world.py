@@ -69,9 +69,11 @@ def world(
     *,
     tokens: int,
     transfer_bandwidth: float | None = None,
+    transfer_ports: int | None = None,
 ) -> World:
     """The world of a candidate. `tokens`: of a typical input, for what a transfer moves beside
-    its bytes per token; `transfer_bandwidth` overrides one port's bytes per second."""
+    its bytes per token; `transfer_bandwidth` overrides one port's bytes per second,
+    `transfer_ports` says how many ports the GPUs of a machine share."""
     deployment = candidate.deployment
     speed = host_speed(candidate.instances[0].engine)
     return World(
@@ -81,7 +83,14 @@ def world(
         ),
         routing=deployment.routing,
         decode_routing=deployment.decode_routing,
-        link=path(candidate, model, gpu, tokens=tokens, transfer_bandwidth=transfer_bandwidth),
+        link=path(
+            candidate,
+            model,
+            gpu,
+            tokens=tokens,
+            transfer_bandwidth=transfer_bandwidth,
+            transfer_ports=transfer_ports,
+        ),
         # A request passes the front end of the deployment once.
         front_s=max(ready.front_s for ready in candidate.instances),
         front_token_s=speed.front_token,
@@ -95,6 +104,7 @@ def path(
     *,
     tokens: int,
     transfer_bandwidth: float | None = None,
+    transfer_ports: int | None = None,
 ) -> LinkSpec | None:
     """The link between the pools of a split candidate; None for a mixed one."""
     if not candidate.deployment.split:
@@ -115,6 +125,7 @@ def path(
         descriptors_per_block=cost.descriptors_per_block * cost.ranks,
         gpus=candidate.deployment.gpus,
         bandwidth=transfer_bandwidth,
+        machine_ports=transfer_ports,
     )
 
 

@@ -73,6 +73,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     link = world.link
     every = _with_tiers(pools, ranks) if reloads else ranks
     room = _room(pools, every, naming.nodes, int(rules[0].id_tokens))
+    machines = int(ranks.machine.max()) + 1
     clock = _rows(CLOCK, 1)
     clock.gap[0] = 1
     return Sim(
@@ -116,10 +117,12 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         flows=np.zeros(flows + reloads, np.int64),
         flow_key=np.zeros(flows + reloads, np.int64),
         flow_pos=np.zeros(flows + reloads, np.int64),
-        sources=chain(len(engines), flows),
-        sinks=chain(len(engines), flows),
+        sources=chain(machines, flows),
+        sinks=chain(machines, flows),
         reloads=chain(len(ranks), reloads),
-        flow_count=np.zeros(len(engines), np.int64),
+        flow_count=np.zeros(len(ranks), np.int64),
+        outward=np.zeros(machines, np.int64),
+        inward=np.zeros(machines, np.int64),
         link_bytes=_link_bytes(link),
         lots=lots(seed, n),
         session_rank=np.full(2 * (int(requests.session.max()) + 1 if n else 0), -1, np.int64),
@@ -331,17 +334,20 @@ def _engines(world: World, pools: Rows) -> tuple[Rows, Rows]:
     specs = _ordered(world)
     engines = _rows(ENGINE, sum(pool.replicas for pool in specs))
     ranks = _rows(RANK, sum(pool.replicas * pool.dp for pool in specs))
-    e = r = seats_at = ring_at = 0
+    shared = world.link.shared if world.link is not None else None
+    e = r = seats_at = ring_at = gpus = 0
     for p, pool in enumerate(specs):
         for _ in range(pool.replicas):
             engines[e].pool = p
             engines[e].first = r
             engines[e].ranks = pool.dp
             engines[e].lasts = -1
-            for _ in range(pool.dp):
+            for i in range(pool.dp):
                 rank = ranks[r]
                 rank.engine = e
                 rank.pool = p
+                first = gpus + i * pool.gpus // pool.dp
+                rank.machine = r if shared is None else first // shared.gpus
                 rank.free = rank.tail = pools[p].usable
                 rank.seats_at = seats_at
                 rank.ring_at = ring_at
@@ -351,6 +357,7 @@ def _engines(world: World, pools: Rows) -> tuple[Rows, Rows]:
                 seats_at += pools[p].seats
                 ring_at += pools[p].block
                 r += 1
+            gpus += pool.gpus
             e += 1
     return engines, ranks
 
@@ -480,6 +487,12 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
             value = getattr(link, name)
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"world.link.{name}", f"{value}", "a finite number, 0 or more")
+        if link.shared is not None:
+            for name in link.shared.__struct_fields__:
+                value = getattr(link.shared, name)
+                if value < 1:
+                    raise PlanError(f"world.link.shared.{name}", f"{value}", "at least 1")
+            rules.ports, rules.width = link.shared.ports, link.shared.width
         rules.layerwise = link.layerwise
         rules.latency = round(link.latency * PICOS)
         rules.per_descriptor = round(link.per_descriptor * PICOS)

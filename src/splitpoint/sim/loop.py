@@ -139,7 +139,7 @@ def _next_abort(s: Sim) -> int:
 def _move(s: Sim, q: int, now: int) -> None:
     if q >= s.rules[0].first_reload:
         reloaded(s, q - s.rules[0].first_reload, now)
-    elif s.flow[q].joined == 0:
+    elif s.flow[q].sharers == 0:
         join_link(s, q, now)
     else:
         leave_link(s, q, now)

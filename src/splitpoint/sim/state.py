@@ -87,6 +87,7 @@ ENGINE = _columns(
 RANK = _columns(
     "engine",
     "pool",
+    "machine",
     "free",
     "cached",
     "tail",
@@ -178,7 +179,7 @@ TICKET = _columns(
     "reloaded",
     "promised",
 )
-FLOW = _columns("work", "since", "joined", "source", "sink")
+FLOW = _columns("work", "since", "sharers", "source", "sink")
 SEGMENT = _columns("key", "source", "low", "high", "refs", "pins", "parent", "children", "before")
 RULES = _columns(
     "requests",
@@ -199,6 +200,8 @@ RULES = _columns(
     "lease",
     "id_tokens",
     "first_sink",
+    "ports",
+    "width",
     "abort",
     "nodes",
     "balance_abs",
@@ -276,6 +279,8 @@ class Sim(Arrays):
     sinks: Chain
     reloads: Chain
     flow_count: Longs
+    outward: Longs
+    inward: Longs
     link_bytes: Floats
     lots: Longs
     session_rank: Longs

@@ -14,13 +14,23 @@ from splitpoint.record import Record
 Network = Literal["nvlink", "mnnvl", "xgmi", "pcie", "ib", "roce", "tcp"]
 
 
+class SharedPorts(Record, frozen=True, kw_only=True):
+    """Network ports that all ranks of a machine of `gpus` GPUs share, evenly and in each direction:
+    how many `ports` it has, and how many a transfer fills at the link's bandwidth (`width`)."""
+
+    gpus: int
+    ports: int
+    width: int = 1
+
+
 class LinkSpec(Record, frozen=True, kw_only=True):
-    """The path from prefill to decode instances.
+    """The path from prefill to decode ranks.
 
     A transfer moves `bytes_per_token` x tokens + `fixed_bytes` in `descriptors_per_block` pieces
-    per block at `bandwidth` bytes/s shared fairly by the transfers of one prefill instance and of
-    one decode instance, after `latency` seconds plus `per_descriptor` seconds each. `layerwise`:
+    per block at `bandwidth` bytes/s shared fairly by the transfers of one prefill rank and of
+    one decode rank, after `latency` seconds plus `per_descriptor` seconds each. `layerwise`:
     the pull overlaps prefill. `lease_s`: a prefill instance frees unpulled blocks after this.
+    `shared`: the ranks of a machine share its ports; None: every GPU has one of its own.
     """
 
     bandwidth: float
@@ -31,6 +41,7 @@ class LinkSpec(Record, frozen=True, kw_only=True):
     descriptors_per_block: float = 0.0
     layerwise: bool = False
     lease_s: float = 30.0
+    shared: SharedPorts | None = None
     origin: str = ""
 
 
@@ -97,6 +108,7 @@ def link(
     gpus: int | None = None,
     network: Network | None = None,
     bandwidth: float | None = None,
+    machine_ports: int | None = None,
     layerwise: bool = False,
     lease_s: float = 30.0,
 ) -> LinkSpec:
@@ -106,6 +118,7 @@ def link(
     meet inside a node or NVLink domain if all `gpus` of the deployment fit in one (default: the
     two instances), else over the network. `bandwidth` overrides one port's bytes per second,
     `network` the kind. A request lives on one data-parallel rank: only its tp x pp ports count.
+    `machine_ports`: how many ports all GPUs of a machine share, where each has none of its own.
     """
     if bandwidth is not None and not bandwidth > 0:
         raise PlanError("transfer_bandwidth", f"{bandwidth} is not above zero", "bytes per second")
@@ -114,6 +127,11 @@ def link(
     kind = network or _NETWORK_OF[port.kind]
     speed = NETWORKS[kind]
     ports = min(prefill.tp * prefill.pp, decode.tp * decode.pp)
+    shared, told = None, ""
+    if machine_ports is not None:
+        width = min(ports, gpu.gpus_per_node)
+        shared = SharedPorts(gpus=gpu.gpus_per_node, ports=machine_ports, width=width)
+        told = f", {machine_ports} ports a machine of {gpu.gpus_per_node} GPUs"
     given = f"given: {bandwidth:g} bytes/s a port; " if bandwidth is not None else ""
     return LinkSpec(
         bandwidth=ports * (bandwidth if bandwidth is not None else port.bandwidth * speed.share),
@@ -124,7 +142,8 @@ def link(
         descriptors_per_block=descriptors_per_block,
         layerwise=layerwise,
         lease_s=lease_s,
-        origin=f"{given}{kind}, {ports} ports a side; {speed.origin}",
+        shared=shared,
+        origin=f"{given}{kind}, {ports} ports a side{told}; {speed.origin}",
     )
 
 

@@ -80,6 +80,7 @@ def job_of(case: Case, trial: Trial) -> Job:
             case.gpu,
             tokens=round(case.loads[trial.load].profile.isl),
             transfer_bandwidth=case.plan.search.transfer_bandwidth,
+            transfer_ports=case.plan.search.transfer_ports,
         ),
         trace=trial.load,
         seed=case.seed,

@@ -421,6 +421,7 @@ def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
         case.gpu,
         tokens=round(load.profile.isl),
         transfer_bandwidth=case.plan.search.transfer_bandwidth,
+        transfer_ports=case.plan.search.transfer_ports,
     )
 
 

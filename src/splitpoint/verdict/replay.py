@@ -13,7 +13,7 @@ from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
-from splitpoint.inputs.plan import DeploymentPlan, Plan
+from splitpoint.inputs.plan import DeploymentPlan, Plan, Search
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
 from splitpoint.inputs.workload import Slo
@@ -114,10 +114,10 @@ def replay(
     gpu = asked.gpu if isinstance(asked.gpu, Gpu) else gpu_by_name(asked.gpu)
     if isinstance(asked, DeploymentPlan):
         deployment, slo, note = asked.deployment, asked.slo, ""
-        pool_gib, bandwidth = asked.kv_pool_gib, asked.transfer_bandwidth
+        given: DeploymentPlan | Search = asked
     else:
         deployment, slo = _mixed(asked, model, gpu, trace), asked.slo
-        pool_gib, bandwidth = asked.search.kv_pool_gib, asked.search.transfer_bandwidth
+        given = asked.search
         note = "a plan file names no deployment: this is its mixed one on all GPUs"
     for index, pool in enumerate(deployment.pools):
         faults = problems(pool.topology, model)
@@ -127,7 +127,9 @@ def replay(
     chosen = Candidate(
         deployment=deployment,
         instances=tuple(
-            instance(model, gpu, holding(model, gpu, p.topology, p.engine, kv_pool_gib=pool_gib))
+            instance(
+                model, gpu, holding(model, gpu, p.topology, p.engine, kv_pool_gib=given.kv_pool_gib)
+            )
             for p in deployment.pools
         ),
     )
@@ -137,7 +139,8 @@ def replay(
             model,
             gpu,
             tokens=max(round(float(trace.isl.mean())), 1),
-            transfer_bandwidth=bandwidth,
+            transfer_bandwidth=given.transfer_bandwidth,
+            transfer_ports=given.transfer_ports,
         ),
         trace,
         seed=seed,
