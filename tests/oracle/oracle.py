@@ -704,6 +704,23 @@ class Oracle:
             decodes = bool(self.decoding(rank)) and not engine.prefilling
             rank.kind = ("m" if chunks else "d") if decodes else "p" if chunks else ""
             rank.log.append((self.now, *rank.state()))
+        shared = engine.ranks[0].spec.curve.together
+        chunks = any(s.chunk for rank in engine.ranks for s in rank.running)
+        if shared is not None and len(engine.ranks) > 1 and chunks:
+            tokens = [self.step_tokens(rank) for rank in engine.ranks]
+            if max(tokens) > shared.padded:
+                working = [rank for rank in engine.ranks if self.step_tokens(rank)]
+                own = max(
+                    self.seconds(rank, eager=True) - int(shared.work[self.step_tokens(rank)])
+                    for rank in working
+                )
+                mean = -(-sum(tokens) // len(engine.ranks))
+                engine.lasts = max(own + int(shared.work[mean]), shared.least)
+
+    def step_tokens(self, rank: Rank) -> int:
+        decodes = 0 if rank.engine.prefilling else len(self.decoding(rank))
+        chunks = sum(s.chunk for s in rank.running if s.state == "filling")
+        return decodes * (1 + rank.drafts) + chunks
 
     def advance(self, engine: Engine) -> None:
         """Every request stands as it will after the step; what the step gives is due at its end."""
@@ -743,7 +760,7 @@ class Oracle:
     def decoding(rank: Rank) -> list[Seat]:
         return [s for s in rank.running if s.state in ("decoding", "fresh")]
 
-    def seconds(self, rank: Rank) -> int:
+    def seconds(self, rank: Rank, eager: bool = False) -> int:
         seats = [] if rank.engine.prefilling else self.decoding(rank)
         curve = rank.spec.curve
         context = 0
@@ -761,7 +778,7 @@ class Oracle:
             return -1
         n = len(seats)
         work = int(curve.decode[n])
-        if chunk:
+        if chunk or eager:
             work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
             work += int(curve.mixed_decode[n]) if curve.mixed_decode is not None else 0
         walk = curve.prefill_pair * pairs + curve.prefill_prefix * before

@@ -12,20 +12,32 @@ from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.sim import PoolSpec, World
 from splitpoint.sim.world import Reserve, Scores, Tree
-from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.curve import StepCurve, Together
 from splitpoint.timing.transfer import LinkSpec, SharedPorts
 
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
+Table = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
-def curve(random: Random, seats: int, budget: int, drafts: int) -> StepCurve:
+def together(random: Random, mixed: Table, unit: int) -> Together | None:
+    """Nothing, or parts of the steps with prefill, some padded and some bound by launches."""
+    if random.random() < 0.3:
+        return None
+    return Together(
+        work=np.array([random.randrange(max(int(step), 1)) for step in mixed], np.int64),
+        padded=random.choice([0, 0, random.randint(1, 20)]),
+        least=random.choice([0, 0, random.randint(1, 5000) * unit]),
+    )
+
+
+def curve(random: Random, seats: int, budget: int, drafts: int, dp: int) -> StepCurve:
     """Step times of no regular shape, microseconds apart, so that ties are rare but happen."""
     unit = random.choice([1, 1_000, 1_000_000])
 
-    def table(length: int, low: int, high: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def table(length: int, low: int, high: int) -> Table:
         return np.array([random.randint(low, high) * unit for _ in range(length)], np.int64)
 
-    return StepCurve(
+    made = StepCurve(
         decode=table(seats + 1, 1, 3000),
         decode_context=table(seats + 1, 0, 5),
         mixed=table(budget + 1, 1, 5000),
@@ -34,6 +46,8 @@ def curve(random: Random, seats: int, budget: int, drafts: int) -> StepCurve:
         mixed_decode=random.choice([None, table(seats + 1, 0, 500)]),
         drafts=drafts,
     )
+    # Drawn only for ranks: more draws would make other worlds of known seeds.
+    return made if dp == 1 else replace(made, together=together(random, made.mixed, unit))
 
 
 def groups(random: Random) -> tuple[Group, ...]:
@@ -71,7 +85,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         max_seqs=seats,
         token_budget=budget,
         prefix_caching=random.random() < 0.6,
-        curve=curve(random, seats, budget, drafts),
+        curve=curve(random, seats, budget, drafts, dp),
         acceptance=tuple(random.choice([0.0, 0.3, 0.8, 1.0]) for _ in range(drafts)),
         batches_in_flight=random.choice([1, 2]),
         reserve=reserve(random) if random.random() < 0.3 else None,

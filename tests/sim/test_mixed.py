@@ -8,6 +8,7 @@ from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import simulate
+from splitpoint.timing.curve import StepCurve, Together
 from tests.sim.small import FULL, MS, STATE, Row, curve, mixed, trace
 
 DONE, TIMED_OUT, INFEASIBLE = (OUTCOMES.index(o) for o in ("done", "timed_out", "infeasible"))
@@ -30,6 +31,45 @@ def test_a_chunk_pays_for_the_tokens_before_it_whatever_its_own_length() -> None
     run = simulate(mixed(curve=walks), trace(Row(isl=150, osl=1)))
     # 64 + 64 + 22 tokens at 1 ms, and 1 ms for each of the 64 and 128 before the later chunks.
     assert run.requests.first_token_s[0] == 0.342
+
+
+def shared(padded: int = 0, least: int = 0) -> StepCurve:
+    """1 ms a token of prefill, half of it done by all ranks together."""
+    work = np.arange(2049, dtype=np.int64) * MS // 2
+    return replace(curve(), together=Together(work=work, padded=padded, least=least))
+
+
+@pytest.mark.parametrize(
+    ("table", "seconds"),
+    [
+        (curve(), 0.04),
+        (shared(), 0.02 + 0.01),
+        (shared(padded=40), 0.04),
+        (shared(padded=39), 0.03),
+        (shared(least=35 * MS), 0.035),
+    ],
+)
+def test_what_ranks_do_together_follows_the_mean_of_their_tokens(
+    table: StepCurve, seconds: float
+) -> None:
+    world = mixed(dp=2, curve=table)
+    alone = simulate(world, trace(Row(isl=40, osl=1)))
+    assert alone.requests.first_token_s[0] == seconds
+    both = simulate(world, trace(Row(isl=40, osl=1), Row(isl=40, osl=1)))
+    assert list(both.requests.first_token_s) == [0.04, 0.04]
+
+
+def test_a_rank_that_only_decodes_counts_its_tokens_into_a_step_with_prefill() -> None:
+    # A decodes on rank 0 from 0.015 on (10 tokens: 5 of their own, 2.5 together); B's 21 tokens
+    # come to rank 1: 10.5 ms of its own and (1 + 21) / 2 = 11 tokens together, 5.5 ms.
+    rows = (Row(isl=10, osl=9), Row(isl=21, osl=1, arrive_s=0.001))
+    run = simulate(mixed(dp=2, curve=shared()), trace(*rows))
+    assert run.requests.first_token_s[0] == 0.0075
+    assert run.requests.first_token_s[1] == pytest.approx(0.0075 + 0.016, abs=1e-12)
+    # One rank is as without: what it does with itself is its own tokens.
+    one = simulate(mixed(curve=shared()), trace(*rows)).requests
+    plain = simulate(mixed(), trace(*rows)).requests
+    assert (one.end_s == plain.end_s).all()
 
 
 def test_decodes_go_first_and_prefill_gets_the_rest_of_the_budget() -> None:

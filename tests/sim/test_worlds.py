@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.sim import World, simulate
-from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.curve import StepCurve, Together
 from tests.sim.small import FULL, STATE, Row, curve, mixed, pool, split, trace
 
 ONE = trace(Row(isl=10, osl=2))
@@ -79,6 +80,15 @@ def test_negative_step_times_are_refused() -> None:
     )
     with pytest.raises(PlanError, match="negative time"):
         simulate(mixed(curve=bad), ONE)
+
+
+def test_work_done_together_is_a_part_of_the_step() -> None:
+    whole = replace(curve(), together=Together(work=curve().mixed))
+    with pytest.raises(PlanError, match="as long as the whole step"):
+        simulate(mixed(curve=whole), ONE)
+    short = replace(curve(), together=Together(work=np.zeros(3, np.int64)))
+    with pytest.raises(PlanError, match="3 entries"):
+        simulate(mixed(curve=short), ONE)
 
 
 def test_steps_that_take_no_time_are_refused() -> None:

@@ -9,11 +9,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
-from splitpoint.inputs.engine import Engine
-from splitpoint.inputs.model import Indexer, Latent, Layer, LinearState, Model
+from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.inputs.model import Experts, Indexer, Latent, Layer, LinearState, Model
 from splitpoint.timing import bake, host
 from splitpoint.timing.bake import gpu_seconds, step_curve
+from splitpoint.timing.collectives import Exchange, stage_exchanges
 from splitpoint.timing.curve import PICO
+from splitpoint.timing.operators import Operator, step_operators
 from tests.timing.worlds import ATTENTION, DENSE, ENGINE, GPU, MOE, batch
 
 ONE = Topology()
@@ -119,6 +121,41 @@ def test_chunks_between_the_priced_ones_are_within_a_percent(
     error = np.abs(curve.mixed[1:] / exact.mixed[1:] - 1)
     assert np.median(error) < 0.01
     assert np.percentile(error, 95) < 0.05
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
+@pytest.mark.parametrize("active", [1, 8], ids=["sent", "gathered"])
+def test_experts_serve_the_mean_of_the_ranks_and_attention_its_own(
+    name: EngineName, active: int
+) -> None:
+    # A rank that sends its tokens one by one to the experts' ranks sends all of its own.
+    topology = Topology(dp=4, ep=4)
+    mixture = Experts(count=16, active=active, width=64, shared_width=64)
+    model = replace(MOE, layers=(replace(MOE.layers[0], ffn=mixture),) * 4)
+    engine = replace(ENGINE, name=name)
+    curve = step_curve(model, GPU, topology, engine)
+    assert curve.together is not None
+    work = curve.together.work * PICO
+    assert (np.diff(work) >= 0).all() and (work[1:] < curve.mixed[1:] * PICO).all()
+    step = batch(prefill=200, pairs=200, rows=1)
+    items: tuple[Operator | Exchange, ...] = (
+        *step_operators(model, topology, engine, step),
+        *stage_exchanges(model.layers, model, topology, engine, step),
+    )
+    names = {"experts", "experts.route"}
+    if active == 8:
+        names |= {"experts.gather", "experts.scatter"}
+        if name == "sglang":
+            names |= {"experts.router", "shared.up", "shared.activation", "shared.down"}
+    taken = {item.name: bake._seconds(item, GPU, engine)[0] for item in items}
+    assert names <= taken.keys()
+    assert work[200] == pytest.approx(sum(taken[name] for name in names), rel=1e-6)
+    assert curve.together.padded == (64 if name == "vllm" else 0)
+
+
+def test_instances_that_share_nothing_have_nothing_together() -> None:
+    assert step_curve(MOE, GPU, Topology(tp=4, ep=4), ENGINE).together is None
+    assert step_curve(DENSE, GPU, Topology(dp=4), ENGINE).together is None
 
 
 def test_a_slope_that_grows_as_chunks_shrink_is_a_price_of_the_prefix() -> None:

@@ -85,6 +85,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         context=tables[1],
         mixed=tables[2],
         joined=tables[3],
+        together=tables[4],
         engines=engines,
         ranks=every,
         requests=requests,
@@ -213,12 +214,13 @@ def _check_pool(pool: PoolSpec) -> None:
             f"{pool.token_budget} tokens, below the block of {pool.block_tokens}",
             "prefix caching of a hybrid computes whole blocks: raise the budget or turn it off",
         )
-    seats = _seats(pool)
+    seats, budget = _seats(pool), pool.token_budget
     for name, table, need in (
         ("decode", pool.curve.decode, seats),
         ("decode_context", pool.curve.decode_context, seats),
-        ("mixed", pool.curve.mixed, pool.token_budget),
+        ("mixed", pool.curve.mixed, budget),
         ("mixed_decode", _joined(pool), seats),
+        ("together", _together(pool), budget),
     ):
         if len(table) <= need:
             raise PlanError(
@@ -230,6 +232,8 @@ def _check_pool(pool: PoolSpec) -> None:
         # Without time between steps a request that is preempted for want of blocks under way
         # would come back for ever at one moment.
         raise PlanError(f"{where}.curve", "a step that takes no time", "at least 1 picosecond")
+    if (_together(pool)[1 : budget + 1] >= pool.curve.mixed[1 : budget + 1]).any():
+        raise PlanError(f"{where}.curve.together", "as long as the whole step", "a part of `mixed`")
     if any(not 0 <= chance <= 1 for chance in pool.acceptance):
         raise PlanError(f"{where}.acceptance", f"{pool.acceptance}", "chances, 0 .. 1")
 
@@ -274,10 +278,16 @@ def _joined(pool: PoolSpec) -> Longs:
     return np.zeros(_seats(pool) + 1, np.int64) if table is None else table
 
 
-def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs, Longs]]:
+def _together(pool: PoolSpec) -> Longs:
+    """What the dp ranks do together: nothing, where the curve does not say."""
+    shared = pool.curve.together
+    return np.zeros(pool.token_budget + 1, np.int64) if shared is None else shared.work
+
+
+def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
     rows = _rows(POOL, len(world.pools))
     windows: list[int] = []
-    tables: tuple[list[Longs], list[Longs], list[Longs], list[Longs]] = ([], [], [], [])
+    tables: tuple[list[Longs], ...] = ([], [], [], [], [])
     for i, pool in enumerate(_ordered(world)):
         row = rows[i]
         curve = pool.curve
@@ -313,6 +323,10 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs, Longs]
         row.window_at = len(windows)
         row.decode_at = sum(map(len, tables[0]))
         row.mixed_at = sum(map(len, tables[2]))
+        if curve.together is not None and pool.dp > 1:
+            row.sharing = 1
+            row.padded = curve.together.padded
+            row.least = curve.together.least
         row.pair = curve.prefill_pair
         row.prefix = curve.prefill_prefix
         windows += sliding
@@ -321,8 +335,9 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, Longs, Longs, Longs]
         tables[1].append(curve.decode_context[: seats + 1])
         tables[2].append(curve.mixed[: pool.token_budget + 1])
         tables[3].append(_joined(pool)[: seats + 1])
-    decode, context, mixed, joined = (np.concatenate(t).astype(np.int64) for t in tables)
-    return rows, np.array([*windows, 0], np.int64), (decode, context, mixed, joined)
+        tables[4].append(_together(pool)[: pool.token_budget + 1])
+    joined = tuple(np.concatenate(t).astype(np.int64) for t in tables)
+    return rows, np.array([*windows, 0], np.int64), joined
 
 
 def _ordered(world: World) -> tuple[PoolSpec, ...]:

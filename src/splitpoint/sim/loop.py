@@ -232,6 +232,32 @@ def _compose(s: Sim, e: int, now: int) -> None:
         if rank.dirty == 1:
             rank.dirty = 0
             record(s, r, now)
+    if pool.sharing == 1:
+        engine.lasts = _shared_step(s, e)
+
+
+@kernel
+def _shared_step(s: Sim, e: int) -> int:
+    """Picoseconds of the step that engine `e` was filled for: of one with prefill, the slowest
+    rank's own part and what all do together at the mean of their tokens; `lasts` of any other."""
+    engine = s.engines[e]
+    pool = s.pools[engine.pool]
+    own = total = fullest = chunks = 0
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        n = rank.decoders if rank.kind & 1 else 0
+        step = n * (1 + pool.drafts) + rank.chunk
+        if step > 0:
+            work = s.mixed[pool.mixed_at + step] - s.together[pool.mixed_at + step]
+            work += s.joined[pool.decode_at + n]
+            own = max(own, work + rank.slope * (rank.context >> 20) + rank.walk)
+            total += step
+            fullest = max(fullest, step)
+            chunks += rank.chunk
+    if chunks == 0 or fullest <= pool.padded:
+        return int(engine.lasts)
+    mean = (total + engine.ranks - 1) // engine.ranks
+    return int(max(own + s.together[pool.mixed_at + mean], pool.least))
 
 
 @kernel

@@ -64,6 +64,9 @@ POOL = _columns(
     "window_at",
     "decode_at",
     "mixed_at",
+    "sharing",
+    "padded",
+    "least",
     "pair",
     "prefix",
     "span",
@@ -243,6 +246,7 @@ class Sim(Arrays):
     context: Longs
     mixed: Longs
     joined: Longs
+    together: Longs
     engines: Rows
     ranks: Rows
     requests: Rows

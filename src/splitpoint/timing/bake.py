@@ -13,9 +13,10 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
+from splitpoint.pricing.engines import prefill_sizes
 from splitpoint.timing import collectives, efficiency, host
 from splitpoint.timing.collectives import Exchange, stage_exchanges
-from splitpoint.timing.curve import PICO, Picos, StepCurve
+from splitpoint.timing.curve import PICO, Picos, StepCurve, Together
 from splitpoint.timing.operators import (
     Array,
     Batch,
@@ -75,6 +76,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
         prefill_pair=pair,
         prefill_prefix=prefix,
         mixed_decode=_picos(_joined(model, gpu, topology, engine, sequences, at=bound)),
+        together=_together(model, gpu, topology, engine, mixed),
         drafts=engine.drafts,
         origin=origin(gpu),
     )
@@ -111,6 +113,56 @@ def _joined(
     alone = _line(model, gpu, topology, engine, decode=none, prefill=total, at=at)
     gap = host.gap(engine, decode + 1.0) - host.gap(engine, np.ones_like(decode))
     return np.asarray(np.maximum(joined.work - alone.work, 0.0) + gap)
+
+
+def _together(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, mixed: Array
+) -> Together | None:
+    """What dp ranks do together of steps with 1, 2, ... prefill tokens that last `mixed` seconds;
+    None where each is by itself.
+
+    A step that no graph replays gathers as many tokens as there are: vLLM pads ranks to the fullest
+    under graphs only (v1/worker/dp_utils.py, should_dp_pad), SGLang gathers SUM_LEN where a rank
+    prefills (layers/dp_attention.py, pull request 10414), TensorRT-LLM gathers by
+    `all_rank_num_tokens` (modeling_deepseekv3.py); read 2026-11-30.
+    """
+    if topology.dp == 1:
+        return None
+    points = grid(len(mixed))
+    batch = _part(_batch(np.zeros_like(points), points, 1.0), topology.pp)
+    shares = [
+        sum(
+            (
+                _seconds(item, gpu, engine)
+                for item in _shared_out(_stage(model, topology, engine, batch, stage), engine)
+            ),
+            np.zeros_like(points),
+        )
+        for stage in range(topology.pp)
+    ]
+    if not np.any(shares):
+        return None
+    new = np.arange(1.0, len(mixed) + 1)
+    share = np.interp(new, points, topology.pp * np.max(shares, axis=0))
+    sizes = prefill_sizes(engine)
+    launched = host.launch_floor(engine, new[-1:] + 1, _kernels(model, topology, engine))
+    least = launched + host.gap(engine, np.ones(1))
+    return Together(
+        # A picosecond stays with the rank, so that its own part is never nothing.
+        work=_picos(np.minimum(share, mixed - PICO)),
+        padded=sizes[-1] if sizes else 0,
+        least=int(_picos(least)[-1]),
+    )
+
+
+def _shared_out(items: Sequence[Operator | Exchange], engine: Engine) -> list[Operator | Exchange]:
+    """Items whose work dp ranks share out among them. A rank that sends tokens one by one sends all
+    of its own. SGLang gathers before the router, so all of a mixture is shared out."""
+    gathers = any(item.name == "experts.gather" for item in items)
+    names = {"experts.gather", "experts.scatter", "experts", "experts.route"}
+    parts = ("experts.", "shared.") if gathers and engine.name == "sglang" else ()
+    plain = [(item.name.removeprefix("draft."), item) for item in items]
+    return [item for name, item in plain if name in names or name.startswith(parts)]
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:

@@ -170,6 +170,7 @@ def scaled(curve: StepCurve, factors: Factors, origin: str) -> StepCurve:
         mixed_decode=None
         if curve.mixed_decode is None
         else _times(curve.mixed_decode, factors.decode),
+        together=curve.together and curve.together.times(factors.prefill),
         prefill_pair=round(curve.prefill_pair * factors.prefill),
         prefill_prefix=round(curve.prefill_prefix * factors.prefill),
         origin=origin,

@@ -278,6 +278,7 @@ def _at_prefill_time(present: Varied, factor: float) -> Varied:
             curve=replace(
                 curve,
                 mixed=np.rint(curve.mixed * factor).astype(np.int64),
+                together=curve.together and curve.together.times(factor),
                 prefill_pair=round(curve.prefill_pair * factor),
                 prefill_prefix=round(curve.prefill_prefix * factor),
             ),
