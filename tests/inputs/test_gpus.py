@@ -80,10 +80,16 @@ def test_a_gpu_is_found_by_the_name_that_people_and_drivers_use(spelling: str, n
 def test_every_name_and_alias_means_one_gpu() -> None:
     meanings = {
         (facts._key(spelling), entry.gpu.name)
-        for entry in facts._all()
+        for entry in map(facts._facts, facts._heads())
         for spelling in (entry.gpu.name, *entry.aliases)
     }
     assert len(meanings) == len({spelling for spelling, _ in meanings})
+
+
+def test_a_file_begins_with_all_names_of_its_gpu() -> None:
+    for file, head in facts._heads().items():
+        entry = facts._facts(file)
+        assert (head.gpu.name, head.aliases) == (entry.gpu.name, entry.aliases)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("H101", "H100"), ("gb3000", "GB300")])

@@ -5,12 +5,16 @@ from difflib import get_close_matches
 from functools import cache
 from importlib import resources
 
+import msgspec
+
 from splitpoint.errors import PlanError
 from splitpoint.inputs import raw
 from splitpoint.inputs.checks import Problem
 from splitpoint.inputs.conversion import convert
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.record import Record
+
+FOLDER = resources.files("splitpoint") / "facts" / "gpus"
 
 
 class GpuFacts(Record, frozen=True, kw_only=True):
@@ -22,29 +26,29 @@ class GpuFacts(Record, frozen=True, kw_only=True):
 
 def gpu(name: str) -> Gpu:
     """The GPU of a name such as "H100 SXM", "h100" or "NVIDIA H100 80GB HBM3"."""
-    known = _by_key()
-    if _key(name) not in known:
+    file = _files().get(_key(name))
+    if file is None:
         raise PlanError("gpu", f"{name[:60]!r} is not a GPU of the catalogue", _hint(name))
-    return known[_key(name)]
+    return _facts(file).gpu
 
 
 def gpu_names() -> tuple[str, ...]:
     """The catalogue's own names, in alphabetical order."""
-    return tuple(sorted(facts.gpu.name for facts in _all()))
+    return tuple(sorted(head.gpu.name for head in _heads().values()))
 
 
 def name_faults(name: str) -> list[Problem]:
     """A fault where the catalogue has no GPU of that name."""
-    if _key(name) in _by_key():
+    if _key(name) in _files():
         return []
     return [Problem("", f"{name[:60]!r} is not a GPU of the catalogue", _hint(name))]
 
 
 def _hint(name: str) -> str:
     spellings = {
-        spelling.lower(): facts.gpu.name
-        for facts in _all()
-        for spelling in (facts.gpu.name, *facts.aliases)
+        spelling.lower(): head.gpu.name
+        for head in _heads().values()
+        for spelling in (head.gpu.name, *head.aliases)
     }
     close = get_close_matches(name[:80].lower(), spellings, n=1, cutoff=0.7)
     if close:
@@ -52,20 +56,42 @@ def _hint(name: str) -> str:
     return f"known: {', '.join(gpu_names())}; or a table with the keys of a GPU"
 
 
-@cache
-def _by_key() -> dict[str, Gpu]:
-    return {_key(name): facts.gpu for facts in _all() for name in (facts.gpu.name, *facts.aliases)}
+class _Name(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """How a file begins: what its GPU is called. Only the one that is asked for is read on."""
+
+    aliases: tuple[str, ...] = ()
+    gpu: _Name
 
 
 @cache
-def _all() -> tuple[GpuFacts, ...]:
-    folder = resources.files("splitpoint") / "facts" / "gpus"
-    made = []
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        if file.name.endswith(".toml"):
-            tree = raw.parse(file.name, ".toml", file.read_text(encoding="utf-8"))
-            made.append(convert(tree, GpuFacts, file.name))
-    return tuple(made)
+def _heads() -> dict[str, _Head]:
+    files = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".toml"))
+    return {
+        file: msgspec.toml.decode(_text(file).partition("\narchitecture = ")[0], type=_Head)
+        for file in files
+    }
+
+
+@cache
+def _files() -> dict[str, str]:
+    return {
+        _key(name): file
+        for file, head in _heads().items()
+        for name in (head.gpu.name, *head.aliases)
+    }
+
+
+@cache
+def _facts(file: str) -> GpuFacts:
+    return convert(raw.parse(file, ".toml", _text(file)), GpuFacts, file)
+
+
+def _text(file: str) -> str:
+    return (FOLDER / file).read_text(encoding="utf-8")
 
 
 def _key(name: str) -> str:

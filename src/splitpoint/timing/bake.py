@@ -54,12 +54,13 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     bound = float(_largest_bound(model))
     sequences = np.arange(1.0, engine.max_seqs + 1)
     run = host.padded(engine, sequences)
-    none = np.zeros_like(run)
-    padded = _line(model, gpu, topology, engine, decode=run, prefill=none, at=bound)
-    exact = _line(model, gpu, topology, engine, decode=sequences, prefill=none, at=bound)
+    sizes, place = np.unique(run, return_inverse=True)
+    none = np.zeros_like(sizes)
+    padded = _line(model, gpu, topology, engine, decode=sizes, prefill=none, at=bound)
+    slope = _slope(model, gpu, topology, engine, sequences, at=bound)
     kernels = _kernels(model, topology, engine)
     step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
-    decode = np.maximum(padded.work, step) + host.gap(engine, sequences)
+    decode = np.maximum(padded.work[place], step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     points = grid(engine.batched_tokens)
     chunk = _line(
@@ -71,7 +72,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
-        decode_context=_picos(exact.slope),
+        decode_context=_picos(slope),
         mixed=_picos(mixed),
         prefill_pair=pair,
         prefill_prefix=prefix,
@@ -108,11 +109,12 @@ def _joined(
     the token budget: kernels of their own, states, windows, drafts after the first, logits."""
     own = decode * (1 + engine.drafts)
     total = np.maximum(float(engine.batched_tokens or 0), own + 1.0)
-    none = np.zeros_like(decode)
+    totals, place = np.unique(total, return_inverse=True)
+    none = np.zeros_like(totals)
     joined = _line(model, gpu, topology, engine, decode=decode, prefill=total - own, at=at)
-    alone = _line(model, gpu, topology, engine, decode=none, prefill=total, at=at)
+    alone = _line(model, gpu, topology, engine, decode=none, prefill=totals, at=at)
     gap = host.gap(engine, decode + 1.0) - host.gap(engine, np.ones_like(decode))
-    return np.asarray(np.maximum(joined.work - alone.work, 0.0) + gap)
+    return np.asarray(np.maximum(joined.work - alone.work[place], 0.0) + gap)
 
 
 def _together(
@@ -253,7 +255,7 @@ def _line(
     near, far = _batch(decode, prefill, at), _batch(decode, prefill, 2 * at)
     length = near.context + near.pairs
     works, slopes = [], []
-    for stage in range(pp):
+    for stage in _unlike_stages(model, pp):
         items = _stage(model, topology, engine, _part(near, pp), stage)
         longer = _stage(model, topology, engine, _part(far, pp), stage)
         taken = [_seconds(item, gpu, engine) for item in items]
@@ -265,6 +267,32 @@ def _line(
         works.append(pp * (total - growth))
         slopes.append(pp * growth / length)
     return Line(work=np.max(works, axis=0), slope=np.max(slopes, axis=0))
+
+
+def _slope(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+) -> Array:
+    """Seconds per context token of decoding sequences, of whichever stage is slower."""
+    pp = topology.pp
+    none = np.zeros_like(decode)
+    near, far = (_part(_batch(decode, none, length), pp) for length in (at, 2 * at))
+    slopes = []
+    for stage in _unlike_stages(model, pp):
+        growth = np.zeros_like(decode)
+        for once, more in zip(
+            *(_stage(model, topology, engine, part, stage) for part in (near, far)), strict=True
+        ):
+            if isinstance(once, Operator) and once.kind in WALKS:
+                growth = growth + _seconds(more, gpu, engine) - _seconds(once, gpu, engine)
+        slopes.append(pp * growth / (decode * at))
+    return np.asarray(np.max(slopes, axis=0))
+
+
+def _unlike_stages(model: Model, pp: int) -> list[int]:
+    """One stage of each kind: the first, the last, and those between that differ in layers."""
+    parts = stages(model, pp)
+    seen = {(i == 0, i == pp - 1, parts[i]): i for i in reversed(range(pp))}
+    return sorted(seen.values())
 
 
 def _batch(decode: Array, prefill: Array, length: float) -> Batch:

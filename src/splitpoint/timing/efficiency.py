@@ -21,6 +21,8 @@ from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array, Kind, Operator
 
+FOLDER = resources.files("splitpoint") / "facts" / "efficiency"
+
 Axis = Literal["rows", "parallel", "depth", "width"]
 
 
@@ -82,15 +84,7 @@ class Efficiency(Record, frozen=True, kw_only=True):
 
 def efficiency(gpu: Gpu) -> Efficiency:
     """The surfaces of a GPU: its own, else its architecture's donor."""
-    own = [e for e in _all() if gpu.name in e.gpus]
-    donors = [e for e in _all() if e.donor and e.architecture == gpu.architecture]
-    if not own and not donors:
-        raise PlanError(
-            "gpu.architecture",
-            f"no step times are known for {gpu.architecture}",
-            f"known: {', '.join(sorted({e.architecture for e in _all()}))}",
-        )
-    return (own or donors)[0]
+    return _whole(_file(gpu.name, gpu.architecture))
 
 
 def inherited(gpu: Gpu) -> bool:
@@ -101,16 +95,7 @@ def inherited(gpu: Gpu) -> bool:
 def surface(gpu: Gpu, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface:
     """The surface of one kind of operator: of this dtype on this engine, else on another (they
     share kernel libraries), else of bf16."""
-    table = [entry for entry in efficiency(gpu).surfaces if entry.kind == kind]
-    return min(
-        table,
-        key=lambda entry: (
-            entry.dtype not in (dtype, None),
-            entry.dtype != dtype,
-            entry.dtype != "bf16",
-            entry.engine != engine,
-        ),
-    )
+    return _nearest(_file(gpu.name, gpu.architecture), kind, dtype, engine)
 
 
 def peak(gpu: Gpu, dtype: Dtype) -> float:
@@ -131,9 +116,12 @@ def peak(gpu: Gpu, dtype: Dtype) -> float:
 
 def seconds(operator: Operator, gpu: Gpu, engine: EngineName) -> Array:
     """Seconds of all launches of an operator in one step; 0 where it has nothing to do."""
+    busy = operator.flops + operator.bytes > 0
+    if not busy.any():
+        return np.zeros(busy.shape)
     found = surface(gpu, operator.kind, operator.dtype, engine)
     once = launch_seconds(found, operator, peak(gpu, operator.dtype), gpu.bandwidth)
-    return np.asarray(np.where(operator.flops + operator.bytes > 0, operator.count * once, 0.0))
+    return np.asarray(np.where(busy, operator.count * once, 0.0))
 
 
 def launch_seconds(found: Surface, operator: Operator, flops: float, bandwidth: float) -> Array:
@@ -189,11 +177,14 @@ def log_factor(entry: Bend, operator: Operator) -> Array:
     table = np.asarray(entry.logs).reshape([len(knots) for knots in entry.knots])
     corners: list[tuple[Array | float, tuple[NDArray[np.int64], ...]]] = [(1.0, ())]
     kept = 0
-    for axis, knots in zip(entry.axes, entry.knots, strict=True):
-        place = np.clip(np.log2(np.maximum(values[axis], 1e-9)), knots[0], knots[-1])
-        left = np.clip(np.searchsorted(knots, place, side="right") - 1, 0, len(knots) - 2)
-        low = np.asarray(knots)[left]
-        share = (place - low) / (np.asarray(knots)[left + 1] - low)
+    for axis, ticks in zip(entry.axes, entry.knots, strict=True):
+        knots = np.asarray(ticks)
+        place = np.log2(np.maximum(values[axis], 1e-9))
+        # np.clip costs several times as much as these two.
+        place = np.minimum(np.maximum(place, ticks[0]), ticks[-1])
+        left = np.searchsorted(knots[1:-1], place, side="right")
+        low = knots[left]
+        share = (place - low) / (knots[left + 1] - low)
         if not np.ndim(place):
             # One value for all shapes: the axis is gone, and with it half of the corners.
             table = table.take(left, kept) * (1.0 - share) + table.take(left + 1, kept) * share
@@ -207,12 +198,54 @@ def log_factor(entry: Bend, operator: Operator) -> Array:
     return np.asarray(sum(weight * table[index] for weight, index in corners))
 
 
+class _Head(msgspec.Struct, frozen=True, kw_only=True):
+    """What a file says before its surfaces, which take a hundred times as long to parse."""
+
+    gpus: tuple[str, ...]
+    architecture: str
+    donor: bool
+
+
+SURFACES = "surfaces = ["
+
+
 @cache
-def _all() -> tuple[Efficiency, ...]:
-    folder = resources.files("splitpoint") / "facts" / "efficiency"
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
-    return tuple(
-        msgspec.toml.decode(f.read_bytes(), type=Efficiency)
+def _file(name: str, architecture: str) -> str:
+    """The file with a GPU's surfaces: its own, else its architecture's donor."""
+    own = [file for file, head in _heads().items() if name in head.gpus]
+    donors = [f for f, head in _heads().items() if head.donor and head.architecture == architecture]
+    if not own and not donors:
+        raise PlanError(
+            "gpu.architecture",
+            f"no step times are known for {architecture}",
+            f"known: {', '.join(sorted({head.architecture for head in _heads().values()}))}",
+        )
+    return (own or donors)[0]
+
+
+@cache
+def _heads() -> dict[str, _Head]:
+    files = sorted((f for f in FOLDER.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+    return {
+        f.name: msgspec.toml.decode(f.read_text("utf-8").partition(SURFACES)[0], type=_Head)
         for f in files
         if f.name not in ("host.toml", "links.toml")
+    }
+
+
+@cache
+def _whole(file: str) -> Efficiency:
+    return msgspec.toml.decode((FOLDER / file).read_bytes(), type=Efficiency)
+
+
+@cache
+def _nearest(file: str, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface:
+    return min(
+        (entry for entry in _whole(file).surfaces if entry.kind == kind),
+        key=lambda entry: (
+            entry.dtype not in (dtype, None),
+            entry.dtype != dtype,
+            entry.dtype != "bf16",
+            entry.engine != engine,
+        ),
     )
