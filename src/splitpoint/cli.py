@@ -127,8 +127,11 @@ def price(
     kv_dtype: Annotated[str, typer.Option(help="auto, bf16, fp8, int8, nvfp4.")] = "auto",
     state_dtype: Annotated[str, typer.Option(help="Dtype of linear states.")] = "auto",
     drafts: Annotated[int, typer.Option(min=0, help="Speculative tokens per step.")] = 0,
+    draft_method: Annotated[
+        str | None, typer.Option(help="mtp, eagle3, ngram, draft_model; else what the model has.")
+    ] = None,
     draft_model: Annotated[
-        str | None, typer.Option(help="A model of its own that drafts: name or config.json.")
+        str | None, typer.Option(help="EAGLE-3 head or smaller model: name or config.json.")
     ] = None,
     weights_index: Annotated[
         Path | None, typer.Option(help="model.safetensors.index.json: weights as published.")
@@ -178,6 +181,7 @@ def price(
         block_size=block_size,
         kv_bytes_available=kv_bytes_available,
         rungs=sets or [],
+        draft_method=draft_method,
         draft_model=draft_model,
         weights_index=weights_index,
     )

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import assumed_head, with_drafter
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
@@ -22,7 +23,13 @@ from splitpoint.inputs.model import (
     Model,
     WeightDtypes,
 )
-from splitpoint.pricing.weights import RankWeights, parameters, rank_weights, stage_layers
+from splitpoint.pricing.weights import (
+    RankWeights,
+    drafter_weights,
+    parameters,
+    rank_weights,
+    stage_layers,
+)
 
 GIB = 2**30
 
@@ -41,6 +48,45 @@ def on_rank(
 
 def gqa(heads: int = 8, kv_heads: int = 2) -> Attention:
     return Attention(heads=heads, kv_heads=kv_heads, head_dim=16, value_dim=16)
+
+
+def test_a_published_head_takes_what_its_file_holds() -> None:
+    # yuhuili/EAGLE3-LLaMA3.1-Instruct-8B: a file of 0.85 GB. Projections 2 x 4,096 wide, 3.5 x
+    # 4,096 columns, 32,000 tokens; the map of its tokens and positions of 2,048 tokens come on top.
+    served = with_drafter(load_model("meta-llama/Llama-3.1-8B"), [Engine(draft_method="eagle3")])
+    assert served.drafter is not None
+    head = msgspec.structs.replace(served.drafter, max_len=2048)
+    served = msgspec.structs.replace(served, drafter=head)
+    weights = (
+        8192 * 48 * 128  # queries, keys and values
+        + 4096 * 4096
+        + 3 * 4096 * 14336
+        + 3 * 4096 * 4096  # the projection of three hidden states
+        + 32000 * 4096
+        + 4 * 4096  # norms: before attention, of the hidden state, after it, at the end
+    )
+    assert 2 * weights == pytest.approx(0.85e9, rel=0.01)
+    beside = 2 * 2048 * 128 + 8 * 32000
+    assert drafter_weights(served, Topology(), Engine(), None) == 2 * weights + beside
+    # Halved by tensor parallelism but for the projection of hidden states, the norms and the map.
+    whole = 3 * 4096 * 4096 + 4 * 4096
+    halved = weights - whole
+    found = drafter_weights(served, Topology(tp=2), Engine(), None)
+    assert found == 2 * (halved // 2 + whole) + beside
+
+
+def test_a_head_of_another_width_embeds_by_itself() -> None:
+    target = load_model("meta-llama/Llama-3.1-8B")
+    head = assumed_head(target)
+    apart = msgspec.structs.replace(head, hidden=2048)
+    own = [
+        drafter_weights(
+            msgspec.structs.replace(target, drafter=d, vocab=v), Topology(), Engine(), None
+        )
+        for d, v in ((apart, 64_000), (apart, 128_000), (head, 64_000), (head, 128_000))
+    ]
+    assert own[1] - own[0] == 64_000 * 2048 * 2
+    assert own[3] == own[2]
 
 
 # Published totals. Exact ones are the elements of the published safetensors files: 2 bytes each of

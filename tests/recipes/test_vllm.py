@@ -233,6 +233,18 @@ def test_drafts_come_from_what_the_model_has() -> None:
         flag for flag in vllm.flags(sample.pool("mixed", 1, drafts=3), "m") if len(flag) == 2
     )
     assert json.loads(mtp["--speculative-config"])["method"] == "mtp"
+    head = msgspec.structs.replace(engine, draft_method="eagle3", draft_model="some/head")
+    pool = msgspec.structs.replace(sample.pool("mixed", 1, drafts=3), engine=head)
+    eagle = dict(flag for flag in vllm.flags(pool, "m") if len(flag) == 2)
+    assert json.loads(eagle["--speculative-config"]) == {
+        "method": "eagle3",
+        "num_speculative_tokens": 3,
+        "model": "some/head",
+    }
+    assumed = msgspec.structs.replace(head, draft_model=None)
+    alone = Deployment(pools=(msgspec.structs.replace(pool, engine=assumed),))
+    with pytest.raises(PlanError, match="no EAGLE-3 head is named"):
+        vllm.files(serving("m", sample.H20, alone))
 
 
 def test_an_answer_without_a_choice_writes_nothing(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ from splitpoint.timing.collectives import (
     Exchange,
     LinkSpeed,
     Pattern,
+    draft_exchanges,
     link_speed,
     message_seconds,
     seconds,
     stage_exchanges,
 )
 from splitpoint.timing.operators import exchanged
-from tests.timing.worlds import DENSE, ENGINE, GPU, MOE, batch
+from tests.timing.worlds import DENSE, ENGINE, GPU, HEADED, MOE, batch
 
 STEP = batch(decode=8, context=800, rows=8)
 SPEED = LinkSpeed(kind="nvswitch", base=5e-6, hop=1e-6, share=0.5, origin="assumed: a test")
@@ -38,6 +39,20 @@ def test_tensor_parallel_ranks_sum_both_halves_of_every_layer() -> None:
     found = sent(DENSE, Topology(tp=4))
     assert {name: e.count for name, e in found.items()} == {"mixer.sum": 4, "mlp.sum": 4}
     assert found["mixer.sum"].bytes[0] == 8 * 128 * 2
+
+
+def test_what_drafts_sums_its_layers_too_all_tokens_first_and_then_one_a_sequence() -> None:
+    engine = replace(ENGINE, drafts=3)
+    found = draft_exchanges(HEADED, Topology(tp=4), engine, STEP)
+    assert [(e.name, e.count, e.bytes[0]) for e in found] == [
+        ("draft.mixer.sum", 1, 8 * 4 * 128 * 2),
+        ("draft.mlp.sum", 1, 8 * 4 * 128 * 2),
+        ("draft.mixer.sum", 2, 8 * 128 * 2),
+        ("draft.mlp.sum", 2, 8 * 128 * 2),
+    ]
+    assert draft_exchanges(HEADED, Topology(tp=4), ENGINE, STEP) == ()
+    ngram = replace(engine, draft_method="ngram")
+    assert draft_exchanges(HEADED, Topology(tp=4), ngram, STEP) == ()
 
 
 def test_experts_of_one_data_rank_are_summed_like_any_matrix() -> None:

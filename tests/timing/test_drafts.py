@@ -1,5 +1,8 @@
 """Tokens of a speculative step."""
 
+from itertools import accumulate
+from operator import mul
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +24,24 @@ def test_the_default_of_mtp_meets_its_published_yield() -> None:
     # Seven drafts of DeepSeek-V3's own layer gave 3.20 tokens a step at temperature 0.
     drafting = replace(DENSE, draft_layers=DENSE.layers[:1])
     assert expected_tokens(Engine(drafts=7), drafting) == pytest.approx(3.20, rel=0.03)
+
+
+def test_the_default_of_eagle3_meets_the_positions_and_lengths_it_was_printed_with() -> None:
+    # vllm-project/vllm#26191 and #20780: Llama 3.1 8B on MT-bench, greedy.
+    engine = Engine(drafts=7, draft_method="eagle3")
+    reached = list(accumulate(acceptance(engine, DENSE), mul))
+    assert reached == pytest.approx([0.74, 0.54, 0.41, 0.31, 0.23, 0.17, 0.13], abs=0.01)
+    lengths = {k: expected_tokens(replace(engine, drafts=k), DENSE) for k in range(2, 8)}
+    printed = {2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54}
+    assert lengths == pytest.approx(printed, rel=0.04)
+
+
+def test_the_defaults_without_trained_layers_lie_in_the_printed_range() -> None:
+    # The Spec-Bench leaderboard, read 2026-11-30: prompt lookup and speculative sampling.
+    ngram = expected_tokens(Engine(drafts=3, draft_method="ngram"), DENSE)
+    model = expected_tokens(Engine(drafts=7, draft_method="draft_model"), DENSE)
+    assert 1.55 <= ngram <= 1.74
+    assert 2.01 <= model <= 2.29
 
 
 @given(rates=st.lists(st.floats(0, 1), max_size=8))

@@ -26,7 +26,7 @@ from splitpoint.timing.operators import (
     step_operators,
     touched,
 )
-from tests.timing.worlds import ATTENTION, DENSE, ENGINE, MOE, batch
+from tests.timing.worlds import ATTENTION, DENSE, ENGINE, HEADED, MOE, batch
 
 ONE = Topology()
 
@@ -233,6 +233,34 @@ def test_draft_layers_run_once_over_all_tokens_and_then_once_per_further_draft()
     assert total(three, "flops", "draft.join") == (5 * 4 + 2 * 5) * joined
     # The target verifies 1 + 3 tokens of each sequence and draws logits of each... once a row.
     assert total(three, "flops", "mlp.up") == 4 * 5 * 4 * 2 * 128 * 512
+
+
+def test_a_head_joins_hidden_states_once_and_drafts_its_own_vocabulary_every_time() -> None:
+    step = batch(decode=5, context=500, rows=5)
+    three = step_operators(HEADED, ONE, replace(ENGINE, drafts=3), step)
+    first, later = 5 * 4, 2 * 5
+    assert total(three, "flops", "draft.fuse") == first * 2 * (3 * 128) * 128
+    # Queries of 8 heads, keys and values of 2, from the embedding and the hidden state.
+    assert total(three, "flops", "draft.attention.qkv") == (first + later) * 2 * 256 * 12 * 16
+    assert total(three, "flops", "draft.mlp.up") == (first + later) * 2 * 128 * 2 * 448
+    assert total(three, "flops", "draft.logits") == 3 * 5 * 2 * 128 * 100
+    assert total(three, "flops", "logits") == 5 * 2 * 128 * 1000
+
+
+def test_the_text_before_drafts_without_a_kernel() -> None:
+    step = batch(decode=5, context=500, rows=5)
+    drafting = replace(DENSE, draft_layers=DENSE.layers[:1])
+    ngram = replace(ENGINE, drafts=3, draft_method="ngram")
+    found = step_operators(drafting, ONE, ngram, step)
+    assert not [o for o in found if o.name.startswith("draft.")]
+    assert total(found, "flops", "mlp.up") == 4 * 5 * 4 * 2 * 128 * 512
+
+
+def test_a_smaller_model_drafts_with_all_of_its_layers() -> None:
+    small = replace(DENSE, layers=DENSE.layers[:2], vocab=1000)
+    step = batch(decode=5, context=500, rows=5)
+    found = step_operators(replace(DENSE, drafter=small), ONE, replace(ENGINE, drafts=2), step)
+    assert total(found, "flops", "draft.mlp.up") == (5 * 3 + 5) * 2 * (2 * 128 * 512)
 
 
 @pytest.mark.parametrize("model", [DENSE, MOE])

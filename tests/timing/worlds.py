@@ -1,6 +1,7 @@
 """Small models and GPUs that a step can be worked out for by hand."""
 
 import numpy as np
+from msgspec.structs import replace
 
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Flops, Gpu, Link
@@ -22,6 +23,18 @@ MOE = Model(
     hidden=128,
     vocab=1000,
     max_len=4096,
+)
+# An EAGLE-3 head for the dense model: one layer of its width that drafts 100 tokens of its 1,000.
+HEADED = replace(
+    DENSE,
+    drafter=Model(
+        name="head",
+        layers=(Layer(mixer=replace(ATTENTION, joined=True), ffn=Mlp(width=448)),),
+        hidden=128,
+        vocab=100,
+        max_len=4096,
+        fused=3 * 128,
+    ),
 )
 GPU = Gpu(
     name="test GPU",

@@ -155,6 +155,9 @@ def problems(topology: Topology, model: Model) -> tuple[str, ...]:
         words += _mixer_problems(topology.tp, layer.mixer, stored) if layer.mixer else []
         words += _context_problems(topology, layer.mixer) if topology.dcp > 1 else []
         words += _ffn_problems(topology, layer.ffn, stored) if layer.ffn else []
+    if model.drafter is not None:
+        cut = problems(Topology(tp=topology.tp), model.drafter)
+        words += [f"{fault} (of the draft model)" for fault in cut]
     return tuple(dict.fromkeys(words))
 
 

@@ -10,7 +10,7 @@ from splitpoint.record import Record
 
 EngineName = Literal["vllm", "sglang", "trtllm"]
 KvDtype = Literal["auto"] | Dtype
-DraftMethod = Literal["mtp", "ngram"]
+DraftMethod = Literal["mtp", "eagle3", "ngram", "draft_model"]
 GraphMode = Literal["full_and_piecewise", "full_decode_only", "piecewise"]
 
 # Assumed bounds, past any engine in use; step curves hold one entry per sequence and per token
@@ -30,6 +30,9 @@ Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
 Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
 HostGib = Annotated[float, Meta(ge=0, le=2**20)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+DraftModel = Annotated[
+    str, Meta(pattern=r"\S", description="a catalogue name, a config.json, a folder or a hub id")
+]
 CurveFile = Annotated[str, Meta(min_length=1, description="a file that `splitpoint fit` wrote")]
 Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 
@@ -37,7 +40,8 @@ Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks.
 
-    `draft_method`: the model's own draft layers, or the text before; it follows from the model.
+    `draft_method`: the model's own draft layers, an EAGLE-3 head, a smaller model, or the text
+    before; None: what the model has. `draft_model`: the head or the smaller model.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
@@ -63,6 +67,7 @@ class Engine(Record, frozen=True, kw_only=True):
     drafts: Drafts = 0
     acceptance: Acceptance = ()
     draft_method: DraftMethod | None = None
+    draft_model: DraftModel | None = None
     packed_latent: bool | None = None
     curve: CurveFile | None = None
     host_kv_gib: HostGib = 0.0

@@ -34,7 +34,8 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     output gate of the same width. `key_is_value`: one projection serves as both (Gemma 4 global
     layers); two vectors are cached all the same. `bias`: which projections carry one. `sinks`: one
     learned logit per head (gpt-oss). `wide_norm`: queries and keys are normalised over all heads
-    together, so tensor-parallel ranks add up their squares (MiniMax M2).
+    together, so tensor-parallel ranks add up their squares (MiniMax M2). `joined`: queries, keys
+    and values are made from a token's embedding and its hidden state side by side (EAGLE-3).
     """
 
     heads: int
@@ -49,6 +50,7 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
     qk_norm: bool = False
     wide_norm: bool = False
     sinks: bool = False
+    joined: bool = False
     indexer: Indexer | None = None
 
 
@@ -172,8 +174,11 @@ class Model(Record, frozen=True, kw_only=True):
     parameter count of the vision and audio encoders that are loaded beside the text model.
     `rotary_dim`: columns of the rotary position tables, summed over distinct tables. `inferred`:
     values that no source states, each with how it was inferred; what rests on them says so.
-    `drafter`: a model of its own that drafts in place of `draft_layers`. `checkpoint`: bytes of all
-    its tensors where an index states them, draft layers among them with `checkpoint_drafts`."""
+    `drafter`: a model of its own or an EAGLE-3 head that drafts in place of `draft_layers`.
+    `fused`, of such a head: width of the target's hidden states that it projects to its own (three
+    layers' side by side); its `vocab` is what it can draft, and it embeds by the target's table
+    where both are as wide. `checkpoint`: bytes of all its tensors where an index states them, draft
+    layers among them with `checkpoint_drafts`."""
 
     name: str
     layers: tuple[Layer, ...]
@@ -191,6 +196,7 @@ class Model(Record, frozen=True, kw_only=True):
     rotary_dim: int = 0
     inferred: tuple[str, ...] = ()
     drafter: "Model | None" = None
+    fused: int = 0
     checkpoint: int | None = None
     checkpoint_drafts: bool = False
     architecture: str = ""

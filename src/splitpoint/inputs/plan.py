@@ -28,6 +28,8 @@ from splitpoint.inputs.engine import (
     BatchedTokens,
     BlockSize,
     CurveFile,
+    DraftMethod,
+    DraftModel,
     Drafts,
     Engine,
     EngineName,
@@ -73,6 +75,8 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()
+    draft_method: DraftMethod | None = None
+    draft_model: DraftModel | None = None
     curve: CurveFile | None = None
     host_kv_gib: HostGib = 0.0
     host_bandwidth: LinkBandwidth = 50e9

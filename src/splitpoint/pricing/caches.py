@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import draft_layers
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import (
     Attention,
@@ -95,10 +96,8 @@ def owned_caches(model: Model, topology: Topology, engine: Engine) -> list[Owned
 
 
 def all_layers(model: Model, engine: Engine) -> tuple[Layer, ...]:
-    """The model's layers, and when the engine drafts its draft layers or those of its drafter."""
-    if not engine.drafts:
-        return model.layers
-    return model.layers + (model.drafter.layers if model.drafter else model.draft_layers)
+    """The model's layers, and when the engine drafts those that draft."""
+    return model.layers + (draft_layers(engine, model) if engine.drafts else ())
 
 
 def stage_of(layers: int, pp: int) -> tuple[int, ...]:

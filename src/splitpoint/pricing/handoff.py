@@ -91,8 +91,8 @@ def refusal(prefill: KvLayout, decode: KvLayout, p_engine: Engine, d_engine: Eng
         return (
             f"state dtypes differ (prefill {p_engine.state_dtype}, decode {d_engine.state_dtype})"
         )
-    if (p_engine.drafts > 0) != (d_engine.drafts > 0):
-        side = "prefill" if p_engine.drafts else "decode"
+    if _layers_draft(p_engine) != _layers_draft(d_engine):
+        side = "prefill" if _layers_draft(p_engine) else "decode"
         return (
             f"drafts on the {side} side only: draft layers are part of the KV cache that is "
             "compared at the handshake; draft on both sides or on neither"
@@ -114,6 +114,10 @@ def refusal(prefill: KvLayout, decode: KvLayout, p_engine: Engine, d_engine: Eng
     if [g.kind for g in prefill.groups] != [g.kind for g in decode.groups]:
         return "their layers are grouped differently"
     return None
+
+
+def _layers_draft(engine: Engine) -> bool:
+    return engine.drafts > 0 and engine.draft_method != "ngram"
 
 
 def _blocks_apart(prefill: KvLayout, decode: KvLayout) -> str:

@@ -15,11 +15,12 @@ import msgspec
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Experts, Ffn, Mlp, Model
 from splitpoint.pricing.engines import Rules, capture_sizes, decode_sizes, rules
-from splitpoint.pricing.weights import rank_weights
+from splitpoint.pricing.weights import drafter_weights, rank_weights
 from splitpoint.record import Record
 from splitpoint.units import ceil_div
 
@@ -194,19 +195,18 @@ def weight_bytes(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> 
     """Bytes of weights on the heaviest rank, draft layers inside when the engine drafts.
 
     Where an index states the checkpoint's bytes: those x the rank's share of the stored weights,
-    plus what is made only in memory. A drafter is cut by tp like its model (vLLM's default).
+    plus what is made only in memory.
     """
-    drafts = engine.drafts > 0
-    own = drafts and model.drafter is None
+    method = method_of(engine, model) if engine.drafts else None
+    own = method == "mtp"
     rank = rank_weights(model, topology, drafts=own, engine=engine, gpu=gpu)
     size = rank.total
     if model.checkpoint is not None:
         stated = model.checkpoint_drafts
         whole = rank_weights(model, Topology(), drafts=stated, engine=engine, gpu=gpu)
         size = ceil_div(model.checkpoint * rank.stored, whole.stored) + rank.total - rank.stored
-    if drafts and model.drafter is not None:
-        place = Topology(tp=topology.tp)
-        size += rank_weights(model.drafter, place, drafts=False, engine=engine, gpu=gpu).total
+    if method in ("eagle3", "draft_model"):
+        size += drafter_weights(model, topology, engine, gpu)
     return size
 
 

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.checks import require
 from splitpoint.inputs.deployment import Topology, problems
-from splitpoint.inputs.engine import Engine, EngineName, KvDtype
+from splitpoint.inputs.drafter import with_drafter
+from splitpoint.inputs.engine import DraftMethod, Engine, EngineName, KvDtype
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Attention, Compressed, Latent, Model
 from splitpoint.pricing.blocks import GroupKind, KvLayout, blocks_per_request, group_blocks, layout
@@ -171,6 +172,7 @@ class Question(Record, frozen=True, kw_only=True):
         block_size: int | None,
         kv_bytes_available: str | None,
         rungs: Sequence[str],
+        draft_method: str | None = None,
         draft_model: str | None = None,
         weights_index: Path | None = None,
     ) -> "Question":
@@ -178,8 +180,9 @@ class Question(Record, frozen=True, kw_only=True):
         from splitpoint.inputs.facts import gpu as gpu_by_name
         from splitpoint.inputs.huggingface import load_model, with_index
 
-        if draft_model is not None and not drafts:
-            raise PlanError("--draft-model", "has nothing to draft", "give --drafts K")
+        if (draft_model or draft_method) and not drafts:
+            option = "--draft-model" if draft_model else "--draft-method"
+            raise PlanError(option, "has nothing to draft", "give --drafts K")
         name = _word("--engine", engine, EngineName)
         version = engine_version or Engine().version
         taken = default_utilization(name, version) if utilization is None else utilization
@@ -190,6 +193,10 @@ class Question(Record, frozen=True, kw_only=True):
             kv_dtype=_word("--kv-dtype", kv_dtype, KvDtype),
             state_dtype=_word("--state-dtype", state_dtype, KvDtype),
             drafts=drafts,
+            draft_method=None
+            if draft_method is None
+            else _word("--draft-method", draft_method, DraftMethod),
+            draft_model=draft_model,
             batched_tokens=batched_tokens,
             max_seqs=max_seqs,
             prefix_caching=prefix_caching,
@@ -199,8 +206,7 @@ class Question(Record, frozen=True, kw_only=True):
         subject = load_model(model)
         if weights_index is not None:
             subject = with_index(subject, weights_index)
-        if draft_model is not None:
-            subject = replace(subject, drafter=load_model(draft_model))
+        subject = with_drafter(subject, [settings])
         question = cls(
             model=subject,
             gpu=None if gpu is None else gpu_by_name(gpu),
@@ -389,9 +395,6 @@ def _tokens(model: Model, engine: Engine, context: int | None) -> int:
 
 def _legal(topology: Topology, model: Model) -> None:
     faults = problems(topology, model)
-    if model.drafter is not None:
-        cut = problems(Topology(tp=topology.tp), model.drafter)
-        faults += tuple(f"{fault} (of the draft model)" for fault in cut)
     if faults:
         raise PlanError(f"layout {topology}", faults[0], "; ".join(faults[1:]))
 

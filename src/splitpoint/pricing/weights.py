@@ -210,6 +210,33 @@ def rank_weights(
     return max(stages, key=lambda stage: stage.total)
 
 
+def drafter_weights(model: Model, topology: Topology, engine: Engine, gpu: Gpu | None) -> int:
+    """Bytes on a rank of the head or smaller model that drafts, cut by tp like its model.
+
+    An EAGLE-3 head (vLLM llama_eagle3.py) keeps whole on every rank its projection of the target's
+    hidden states and the map of its vocabulary (8 bytes a token), and brings an embedding table
+    only where it is not as wide as its target.
+    """
+    head = model.drafter
+    assert head is not None
+    place = Topology(tp=topology.tp)
+    if not head.fused:
+        return rank_weights(head, place, drafts=False, engine=engine, gpu=gpu).total
+    layers = sum(
+        size
+        for layer in head.layers
+        for size in _layer_bytes(layer, head, place, _mxfp4_width(engine, gpu)).values()
+    )
+    whole = _bytes(head.fused * head.hidden + head.hidden, head.dtype, head.weights)
+    rotary = _bytes(head.max_len * head.rotary_dim, head.dtype, head.weights)
+    rows = _ceil(_up(head.vocab, VOCAB_PADDING), place.tp)
+    tables = _bytes(rows * head.hidden, head.weights.lm_head, head.weights) + 8 * head.vocab
+    if head.hidden != model.hidden:
+        own = _ceil(_up(model.vocab, VOCAB_PADDING), place.tp) * head.hidden
+        tables += _bytes(own, head.weights.embeddings, head.weights)
+    return layers + whole + rotary + tables
+
+
 def stage_layers(layers: int, pp: int) -> tuple[int, ...]:
     """Layers of each pipeline stage as vLLM deals them: a remainder goes to the stages before the
     last, from the back."""
@@ -377,9 +404,10 @@ def mixer_parts(mixer: Mixer, hidden: int) -> tuple[Part, ...]:
 def _attention(a: Attention, h: int) -> tuple[Part, ...]:
     """Query (and gate) by head, key and value by KV head, output by head."""
     values = 0 if a.key_is_value else a.value_dim
+    read = 2 * h if a.joined else h
     parts = [
-        Part("attention", "attention", h * a.head_dim * (2 if a.gated else 1), a.heads),
-        Part("attention", "attention", h * (a.head_dim + values), a.kv_heads),
+        Part("attention", "attention", read * a.head_dim * (2 if a.gated else 1), a.heads),
+        Part("attention", "attention", read * (a.head_dim + values), a.kv_heads),
         Part("attention", "attention_out", a.value_dim * h, a.heads),
     ]
     if a.bias:
@@ -391,6 +419,8 @@ def _attention(a: Attention, h: int) -> tuple[Part, ...]:
         parts.append(Part("attention", "model", h))
     if a.qk_norm:
         parts.append(Part("norms", "model", 2 * a.head_dim))
+    if a.joined:
+        parts.append(Part("norms", "model", h))
     if a.sinks:
         parts.append(Part("attention", "model", 1, a.heads))
     return (*parts, *_indexer(a.indexer, h, h))

@@ -219,7 +219,8 @@ def _notes(made: Serving, nodes: int, routed: bool) -> str:
                 "The prefill side has pipeline stages: NIXL's pull takes them for plain full "
                 "attention only, not for sliding-window or linear-state layers."
             )
-    if any(pool.engine.drafts for pool in deployment.pools):
+    methods = {pool.engine.draft_method for pool in deployment.pools if pool.engine.drafts}
+    if "mtp" in methods:
         notes.append(
             "Drafts come from the model's own multi-token-prediction layers (method mtp). For a "
             "separate draft model put its name into --speculative-config, the same on both sides."

@@ -128,6 +128,10 @@ def refusal(deployment: Deployment) -> PlanError | None:
         if pool.role == "decode" and pool.topology.pp > 1:
             what = f"{pool}: NIXL's decode side runs without pipeline stages"
             return PlanError("deployment", what, "pp = 1 for decode")
+    drafting = [pool.engine for pool in deployment.pools if pool.engine.drafts]
+    if any(engine.draft_method == "eagle3" and not engine.draft_model for engine in drafting):
+        what = "no EAGLE-3 head is named, only one of the usual shape assumed"
+        return PlanError("engine.draft_model", what, "the head's name or folder")
     if deployment.split and any(pool.engine.host_kv_gib for pool in deployment.pools):
         what = "NIXL beside an offloading connector is not a recipe yet"
         return PlanError("engine.host_kv_gib", what, "0 for prefill and decode pools")
@@ -184,7 +188,13 @@ def _drafts(engine: Engine) -> dict[str, object]:
         # The longest and shortest repeat that a vLLM 0.32 server was seen to draft from.
         lookup = {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
         return {"method": "ngram", "num_speculative_tokens": engine.drafts, **lookup}
-    return {"method": "mtp", "num_speculative_tokens": engine.drafts}
+    settings: dict[str, object] = {
+        "method": engine.draft_method or "mtp",
+        "num_speculative_tokens": engine.drafts,
+    }
+    if engine.draft_model is not None:
+        settings["model"] = engine.draft_model
+    return settings
 
 
 def _graphs(engine: Engine) -> dict[str, object]:

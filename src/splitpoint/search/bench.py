@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import problems
+from splitpoint.inputs.drafter import model_of
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.plan import DeploymentPlan
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.columns import assembled
@@ -49,7 +49,7 @@ class Bench(Record, frozen=True, kw_only=True):
 def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
     """The bench of a deployment file for results measured on it; a curve file that it names is
     left aside, as factors are on predicted times."""
-    model = load_model(plan.model)
+    model = model_of(plan)
     gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
     deployment = plan.deployment
     pools = tuple(

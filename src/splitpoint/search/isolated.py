@@ -18,9 +18,9 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.checks import require
 from splitpoint.inputs.deployment import Topology, problems
+from splitpoint.inputs.drafter import model_of
 from splitpoint.inputs.engine import MAX_SEQS, Engine
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.trace import Trace
@@ -149,7 +149,7 @@ def isolated_phases(
     `topologies`: all that the plan's search allows, if none is named. `drafts`: instead of the
     plan's own.
     """
-    model = load_model(plan.model)
+    model = model_of(plan)
     gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
     means = loads(plan.workload, base=base, requests=plan.search.requests)[0].profile
     for topology in topologies:

@@ -10,11 +10,12 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import draft_layers
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
 from splitpoint.timing import collectives, efficiency, host
-from splitpoint.timing.collectives import Exchange, stage_exchanges
+from splitpoint.timing.collectives import Exchange, draft_exchanges, stage_exchanges
 from splitpoint.timing.curve import PICO, Picos, StepCurve
 from splitpoint.timing.operators import (
     Array,
@@ -50,7 +51,7 @@ class Line(NamedTuple):
 def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> StepCurve:
     """The tables of one rank of an instance, for an engine whose settings are all resolved."""
     assert engine.max_seqs is not None and engine.batched_tokens is not None
-    bound = float(_largest_bound(model))
+    bound = float(_largest_bound(model, engine))
     sequences = np.arange(1.0, engine.max_seqs + 1)
     run = host.padded(engine, sequences)
     none = np.zeros_like(run)
@@ -58,7 +59,8 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     exact = _line(model, gpu, topology, engine, decode=sequences, prefill=none, at=bound)
     kernels = _kernels(model, topology, engine)
     step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
-    decode = np.maximum(padded.work, step) + host.gap(engine, sequences)
+    work = padded.work + _draft_launches(model, gpu, topology, engine, run, at=bound)
+    decode = np.maximum(work, step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     points = grid(engine.batched_tokens)
     chunk = _line(
@@ -113,6 +115,20 @@ def _joined(
     return np.asarray(np.maximum(joined.work - alone.work, 0.0) + gap)
 
 
+def _draft_launches(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+) -> Array:
+    """Seconds by which the host launches what drafts more slowly than the GPU runs it."""
+    if not engine.drafts or not host.launches_drafts(engine):
+        return np.zeros_like(decode)
+    part = _part(_batch(decode, np.zeros_like(decode), at), topology.pp)
+    items = _stage(model, topology, engine, part, topology.pp - 1)
+    drafting = [item for item in items if item.name.startswith("draft.")]
+    busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
+    launched = host.host_speed(engine).launch * sum(item.count for item in drafting)
+    return np.asarray(np.maximum(launched - busy, 0.0) if drafting else np.zeros_like(decode))
+
+
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
     """Seconds a step keeps the GPUs busy: micro-batches of 1/pp of it, rounded up, pass the slowest
     stage one after the other, so a step takes pp x (operators + collectives) of that stage."""
@@ -152,9 +168,11 @@ def _stage(
     model: Model, topology: Topology, engine: Engine, batch: Batch, stage: int
 ) -> tuple[Operator | Exchange, ...]:
     layers = stages(model, topology.pp)[stage]
+    last = stage == topology.pp - 1
     return (
         *stage_operators(model, topology, engine, batch, stage),
         *stage_exchanges(layers, model, topology, engine, batch),
+        *(draft_exchanges(model, topology, engine, batch) if last else ()),
     )
 
 
@@ -223,9 +241,9 @@ def _batch(decode: Array, prefill: Array, length: float) -> Batch:
     )
 
 
-def _largest_bound(model: Model) -> int:
+def _largest_bound(model: Model, engine: Engine) -> int:
     """The context past which every bounded layer costs the same."""
-    return max(_bound(layer) for layer in {*model.layers, *model.draft_layers})
+    return max(_bound(layer) for layer in {*model.layers, *draft_layers(engine, model)})
 
 
 def _bound(layer: Layer) -> int:
@@ -244,11 +262,10 @@ def _kernels(model: Model, topology: Topology, engine: Engine) -> float:
     """Kernels that the host launches in one step of the fullest stage, times the stages."""
     one = np.ones(1)
     batch = Batch(decode=one, context=one, prefill=one, pairs=one, rows=one)
-    counts = []
-    for stage, layers in enumerate(stages(model, topology.pp)):
-        launched = stage_operators(model, topology, engine, batch, stage)
-        sent = stage_exchanges(layers, model, topology, engine, batch)
-        counts.append(sum(o.count for o in launched) + sum(e.count for e in sent))
+    counts = [
+        sum(item.count for item in _stage(model, topology, engine, batch, stage))
+        for stage in range(topology.pp)
+    ]
     return float(topology.pp * max(counts))
 
 

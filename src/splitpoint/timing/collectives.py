@@ -11,8 +11,10 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import draft_layers, method_of
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu, Link
 from splitpoint.inputs.model import Attention, Experts, Layer, Model
@@ -23,6 +25,7 @@ from splitpoint.timing.operators import (
     Array,
     Batch,
     exchanged,
+    later_pass,
     tokens,
 )
 
@@ -100,6 +103,25 @@ def stage_exchanges(
             )
         )
     return tuple(e for e in result if e.count)
+
+
+def draft_exchanges(
+    model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> tuple[Exchange, ...]:
+    """Collectives of what drafts, on the last stage: once with all tokens of the step, then once
+    per further draft with a token of every decoding sequence."""
+    layers = draft_layers(engine, model)
+    if not engine.drafts or not layers:
+        return ()
+    own = model if method_of(engine, model) == "mtp" else model.drafter
+    assert own is not None
+    whole = replace(topology, pp=1)
+    plain, single = later_pass(engine, batch)
+    first = stage_exchanges(layers, own, whole, engine, batch)
+    later = stage_exchanges(layers, own, whole, plain, single)
+    repeated = (replace(sent, count=sent.count * (engine.drafts - 1)) for sent in later)
+    named = (replace(sent, name=f"draft.{sent.name}") for sent in (*first, *repeated))
+    return tuple(sent for sent in named if sent.count)
 
 
 def seconds(exchange: Exchange, gpu: Gpu) -> Array:

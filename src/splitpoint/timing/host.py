@@ -12,8 +12,11 @@ import numpy as np
 
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.pricing.engines import decode_sizes, prefill_sizes
+from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array
+
+DRAFTS_CAPTURED = Version(0, 32)
 
 
 class HostSpeed(Record, frozen=True, kw_only=True):
@@ -76,6 +79,13 @@ def launch_floor(
     sizes = decode_sizes(engine) if decode else prefill_sizes(engine)
     largest = sizes[-1] if sizes else 0
     return np.where(step_tokens <= largest, 0.0, host_speed(engine).launch * kernels)
+
+
+def launches_drafts(engine: Engine) -> bool:
+    """Whether the host launches what drafts one by one while the rest of a step is replayed: vLLM
+    captured it with its second model runner only, the default since 0.32 (config/vllm.py of 0.28
+    and 0.32); SGLang and TensorRT-LLM have captured theirs."""
+    return engine.graphs and engine.name == "vllm" and version_of(engine) < DRAFTS_CAPTURED
 
 
 @cache

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import draft_layers, method_of
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import (
     Attention,
@@ -276,8 +277,9 @@ def _attention(
     weights = stored(model.weights.attention, model.weights)
     bound = mixer.window or mixer.chunk // 2
     kind: Literal["attention", "sparse"] = "attention"
+    read = model.hidden * (2 if mixer.joined else 1)
     result = [
-        matmul("attention.qkv", new, model.hidden, queries + cached, weights),
+        matmul("attention.qkv", new, read, queries + cached, weights),
         vector("attention.rope_cache", new * (heads * mixer.head_dim + cached), 2),
     ]
     if mixer.indexer is not None:
@@ -755,19 +757,22 @@ def _logits(model: Model, topology: Topology, rows: Array) -> list[Operator]:
 
 
 def _drafts(model: Model, topology: Topology, engine: Engine, batch: Batch) -> list[Operator]:
-    """The model's own draft layers: once over all tokens of the step, then once per further
-    draft over one token per sequence, each with its logits."""
-    if not engine.drafts or not model.draft_layers:
+    """What drafts: once over all tokens of the step, then once per further draft over one token
+    per sequence, each with its logits. The text before drafts without a kernel worth counting."""
+    if not engine.drafts or not draft_layers(engine, model):
         return []
-    weights = stored(model.weights.attention, model.weights)
-    new = tokens(batch, engine.drafts)
-    first = [
-        matmul("draft.join", new, 2 * model.hidden, model.hidden, weights),
-        *_layers(model.draft_layers, model, topology, engine, batch),
-        *_logits(model, topology, batch.rows),
-    ]
-    if engine.drafts == 1:
-        return [_named(operator) for operator in first]
+    first = _draft_pass(model, topology, engine, batch)
+    if method_of(engine, model) == "eagle3":
+        head = _drafter(model)
+        states = matmul("fuse", tokens(batch, engine.drafts), head.fused, head.hidden, BF16)
+        first = [states, *first]
+    plain, single = later_pass(engine, batch)
+    later = _draft_pass(model, topology, plain, single) if engine.drafts > 1 else []
+    return [_named(o) for o in first] + [_named(_times(o, engine.drafts - 1)) for o in later]
+
+
+def later_pass(engine: Engine, batch: Batch) -> tuple[Engine, Batch]:
+    """A step's drafts after the first, one of them: a token of every decoding sequence."""
     nothing = np.zeros_like(batch.prefill)
     single = Batch(
         decode=batch.decode,
@@ -776,17 +781,37 @@ def _drafts(model: Model, topology: Topology, engine: Engine, batch: Batch) -> l
         pairs=nothing,
         rows=batch.decode,
     )
-    plain = replace(engine, drafts=0)
-    later = [
-        matmul("draft.join", batch.decode, 2 * model.hidden, model.hidden, weights),
-        *_layers(model.draft_layers, model, topology, plain, single),
-        *_logits(model, topology, batch.decode),
+    return replace(engine, drafts=0), single
+
+
+def _draft_pass(model: Model, topology: Topology, engine: Engine, batch: Batch) -> list[Operator]:
+    """One pass of what drafts over the tokens of a batch, with its logits."""
+    new = tokens(batch, engine.drafts)
+    layers = draft_layers(engine, model)
+    if method_of(engine, model) == "mtp":
+        weights = stored(model.weights.attention, model.weights)
+        return [
+            matmul("join", new, 2 * model.hidden, model.hidden, weights),
+            *_layers(layers, model, topology, engine, batch),
+            *_logits(model, topology, batch.rows),
+        ]
+    head = _drafter(model)
+    # The drafter's keys and values lie in the cache of its target.
+    cached = replace(engine, kv_dtype=kv_dtype_of(model, engine))
+    return [
+        _embedding(head, new),
+        *_layers(layers, head, topology, cached, batch),
+        *_logits(head, topology, batch.rows),
     ]
-    return [_named(o) for o in first] + [_named(_times(o, engine.drafts - 1)) for o in later]
+
+
+def _drafter(model: Model) -> Model:
+    assert model.drafter is not None
+    return model.drafter
 
 
 def _named(operator: Operator) -> Operator:
-    return replace(operator, name=f"draft.{operator.name.removeprefix('draft.')}")
+    return replace(operator, name=f"draft.{operator.name}")
 
 
 def _out(model: Model, otherwise: Stored) -> Stored:

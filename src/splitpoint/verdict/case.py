@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from splitpoint.inputs import facts
+from splitpoint.inputs.drafter import model_of
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.plan import Plan
 from splitpoint.record import Record
@@ -46,7 +46,7 @@ def case_of(plan: Plan, *, base: Path, tell: Progress, workers: int | None) -> C
     gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
     return Case(
         plan=plan,
-        model=load_model(plan.model),
+        model=model_of(plan),
         gpu=gpu,
         loads=loads(
             plan.workload,

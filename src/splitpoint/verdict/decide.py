@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from splitpoint import units
 from splitpoint.errors import PlanError
+from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.trace import describe
 from splitpoint.inputs.workload import Slo
@@ -529,10 +530,8 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
     failed = sorted({found.load for found in points if found.success < 1})
     if failed:
         notes.append(f"requests failed in some deployments under {', '.join(failed)}")
-    if any(engine.drafts for engine in engines(case.plan.engine)) and not case.model.draft_layers:
-        notes.append(
-            f"{case.model.name} has no draft layers: drafts repeat the text before (n-gram)"
-        )
+    if any(engine.drafts for engine in engines(case.plan.engine)):
+        notes += _drafting(case)
     if len(load.trace) < FEW:
         notes.append(
             f"only {len(load.trace):,} requests: rates and percentiles are of few, and no steady "
@@ -540,6 +539,14 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
         )
     notes += too_long(load.trace, case.plan.engine.max_len or case.model.max_len)
     return tuple(notes)
+
+
+def _drafting(case: Case) -> list[str]:
+    """What is not plain about how the model drafts."""
+    asked, model = case.plan.engine, case.model
+    if asked.draft_method is None and method_of(asked, model) == "ngram":
+        return [f"{model.name} has no draft layers: drafts repeat the text before (n-gram)"]
+    return list(model.drafter.inferred) if model.drafter else []
 
 
 def _outside(tried: Tried, runs: dict[str, Run], chosen: str | None) -> tuple[str, ...]:

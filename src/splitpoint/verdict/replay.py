@@ -9,9 +9,9 @@ from msgspec.structs import replace
 from splitpoint import metrics
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, problems
+from splitpoint.inputs.drafter import model_of
 from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.plan import DeploymentPlan, Plan, Search
 from splitpoint.inputs.trace import Trace
@@ -110,7 +110,7 @@ def replay(
 ) -> tuple[Summary, Run]:
     """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace; rates and
     occupancies of the summary leave out the `cuts`."""
-    model = load_model(asked.model)
+    model = model_of(asked)
     gpu = asked.gpu if isinstance(asked.gpu, Gpu) else gpu_by_name(asked.gpu)
     if isinstance(asked, DeploymentPlan):
         deployment, slo, note = asked.deployment, asked.slo, ""

@@ -7,6 +7,8 @@ reading: such a model priced as plain attention would be wrong by an order of ma
 import re
 from collections.abc import Iterator, Mapping
 
+from msgspec.structs import replace
+
 from splitpoint.errors import PlanError
 from splitpoint.inputs.huggingface.attending import plain
 from splitpoint.inputs.huggingface.encoders import encoder_parameters
@@ -21,7 +23,13 @@ from splitpoint.inputs.huggingface.quantization import (
 )
 from splitpoint.inputs.model import Attention, Dtype, Model
 
-WRAPPERS = ("text_config", "llm_config", "language_config", "thinker_config")
+WRAPPERS = (
+    "text_config",
+    "llm_config",
+    "language_config",
+    "thinker_config",
+    "transformer_layer_config",
+)
 MAX_DEPTH = 4  # assumed: the deepest published config nests its geometry two tables deep
 MAX_PROBLEMS = 8  # assumed: as many as a reader takes in from one line
 
@@ -43,6 +51,16 @@ ARCHITECTURES = {
     "Qwen3ForCausalLM": "qwen3",
     "Qwen3MoeForCausalLM": "qwen3_moe",
 }
+
+# Draft heads by EAGLE-3: Llama layers whatever model_type stands beside them (vLLM 0.32
+# models/registry.py; the last is the speculators library's).
+EAGLE3 = (
+    "LlamaForCausalLMEagle3",
+    "Eagle3LlamaForCausalLM",
+    "Eagle3Speculator",
+    "Eagle3DraftModel",
+)
+FUSED_LAYERS = 3  # vLLM llama_eagle3.py: hidden states of three layers of the target
 
 TWO_TABLES = ("gemma3_text", "gemma4_text", "mimo_v2_flash", "mimo_v2")
 TIED = ("gemma", "cohere", "lfm2", "starcoder2")
@@ -111,11 +129,14 @@ def from_config(
     keys.values = {**keys.values, "model_type": kind}
     for table in ("rope_parameters", "rope_scaling"):
         keys.get(table)
+    head = _is_eagle3(outer)
     reader, known = _reader(kind)
     if not known and not keys.has("num_hidden_layers", "n_layer", "num_layers"):
         raise PlanError(where, "no num_hidden_layers", "a config.json of a language model")
     stack = reader(keys)
     model = _assemble(keys, outer, stack, kind, where, name, quant)
+    if head:
+        model = _head(model, keys, outer)
     if outer.problems:
         raise PlanError(where, _told(outer.problems))
     _judge(keys, where, kind, known)
@@ -141,6 +162,8 @@ def _text_part(outer: Keys) -> Keys:
 
 def _kind(outer: Keys, text: Keys) -> str:
     """The model_type of the text part; where it names no known family, its architecture's."""
+    if _is_eagle3(outer):
+        return "llama"
     kind = text.word("model_type") or outer.word("model_type")
     if kind in READERS or kind in PLAIN:
         return kind
@@ -150,6 +173,26 @@ def _kind(outer: Keys, text: Keys) -> str:
         if isinstance(named, str) and named in ARCHITECTURES:
             return ARCHITECTURES[named]
     return kind
+
+
+def _is_eagle3(outer: Keys) -> bool:
+    names = outer.get("architectures")
+    return isinstance(names, list) and any(name in EAGLE3 for name in names)
+
+
+def _head(model: Model, keys: Keys, outer: Keys) -> Model:
+    """The model as an EAGLE-3 head: what it drafts and reads of its target, and its first layer's
+    doubled input."""
+    reads = next((k for k in (keys, outer) if k.has("target_hidden_size")), keys)
+    width = reads.optional("target_hidden_size") or model.hidden
+    says = next((k for k in (keys, outer) if k.has("draft_vocab_size")), keys)
+    vocab = says.optional("draft_vocab_size") or model.vocab
+    if not outer.table("eagle_config").flag("use_aux_hidden_state", default=True):
+        outer.problem("eagle_config.use_aux_hidden_state", "heads without it are not priced")
+    first, *rest = model.layers
+    if isinstance(first.mixer, Attention):
+        first = replace(first, mixer=replace(first.mixer, joined=True))
+    return replace(model, vocab=vocab, fused=FUSED_LAYERS * width, layers=(first, *rest))
 
 
 def _reader(kind: str) -> tuple[Reader, bool]:

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
-from splitpoint.inputs.engine import DraftMethod, Engine, EngineName
+from splitpoint.inputs.drafter import draft_layers, method_of
+from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines import sglang, trtllm, vllm
@@ -64,13 +65,14 @@ def prefill_sizes(engine: Engine) -> tuple[int, ...]:
 
 
 def _drafting(engine: Engine, model: Model) -> Engine:
-    """The engine with its draft method: the model's draft layers, else the text before."""
+    """The engine with its draft method, which the model must have."""
     if not engine.drafts:
         return engine
-    method: DraftMethod = "mtp" if model.draft_layers else "ngram"
-    if engine.draft_method not in (None, method):
+    method = method_of(engine, model)
+    if method != "ngram" and not draft_layers(engine, model):
+        has = method_of(Engine(), model)
         raise PlanError(
-            "engine.draft_method", f"{model.name} does not draft by {engine.draft_method}", method
+            "engine.draft_method", f"{model.name} does not draft by {engine.draft_method}", has
         )
     # vLLM 0.32 says at start-up that n-gram drafts turn asynchronous scheduling off.
     overlapped = engine.async_scheduling and not (engine.name == "vllm" and method == "ngram")
