@@ -79,7 +79,9 @@ def test_factors_of_the_first_half_foretell_the_second(
         kept = Requests(**{name: getattr(rows, name)[:HALF] for name in rows.__struct_fields__})
         return replace(half, requests=kept)
 
-    fit = fitted_factors([first_half(real.run)], again, front_s=bench.world.front_s)
+    fit = fitted_factors(
+        [first_half(real.run)], again, conditions=bench.conditions, front_s=bench.world.front_s
+    )
     run = bench.replay(real, fit.factors)
     pace = [float(np.mean(metrics.tpot(r)[HALF:])) for r in (real.run, run)]
     wait = [float(np.median(metrics.ttft(r)[HALF:])) for r in (real.run, run)]

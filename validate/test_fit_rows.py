@@ -111,7 +111,8 @@ def test_other_lengths_are_foretold_better(capsys: pytest.CaptureFixture[str]) -
                 rest = [row for row in rows if (row.isl, row.osl) != left]
                 if len(rest) < 2:
                     continue
-                fit = fitted_factors(rest, on.replay, front_s=on.world.front_s)
+                front, met = on.world.front_s, on.conditions
+                fit = fitted_factors(rest, on.replay, conditions=met, front_s=front)
                 was, now = Errors([], [], []), Errors([], [], [])
                 off(on, out, Factors(), was)
                 off(on, out, fit.factors, now)

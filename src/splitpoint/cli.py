@@ -429,9 +429,15 @@ def fit(
     measured = selected(results, rows)
     bench = bench_of(asked, measured)
     with _progress() as progress:
-        found = fitted_factors(measured, bench.replay, front_s=bench.world.front_s, tell=progress)
-    sources = [fitted.source_of(path) for path in results]
-    curve = fitted.sealed(found.curve(bench.conditions, sources))
+        found = fitted_factors(
+            measured,
+            bench.replay,
+            conditions=bench.conditions,
+            sources=[fitted.source_of(path) for path in results],
+            front_s=bench.world.front_s,
+            tell=progress,
+        )
+    curve = fitted.sealed(found)
     fitted.write(curve, out)
     _emit(curve, as_json, lambda console: render_fit(curve, console))
     print(f"written: {out}", file=sys.stderr)

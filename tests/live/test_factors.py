@@ -11,10 +11,10 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.plan import DeploymentPlan, PoolPlan
 from splitpoint.live import imports
-from splitpoint.live.factors import FactorFit, fitted_factors, selected
+from splitpoint.live.factors import fitted_factors, selected
 from splitpoint.measurement import Measurement
 from splitpoint.search.bench import Bench, bench_of, requests_of
-from splitpoint.timing.fitted import Factors
+from splitpoint.timing.fitted import Factors, FittedCurve
 from tests.live import exports
 
 TRUTH = Factors(decode=1.4, context=0.7, prefill=1.25, front_s=0.06)
@@ -55,10 +55,15 @@ def served(bench: Bench, factors: Factors, tmp: Path, loads: Any = LOADS) -> lis
     return found
 
 
-def fit(pools: tuple[PoolPlan, ...], factors: Factors, tmp: Path, loads: Any = LOADS) -> FactorFit:
+def fit(
+    pools: tuple[PoolPlan, ...], factors: Factors, tmp: Path, loads: Any = LOADS
+) -> FittedCurve:
     bench = bench_of(plan() if not pools else replace(plan(), pools=pools), ())
     return fitted_factors(
-        served(bench, factors, tmp, loads), bench.replay, front_s=bench.world.front_s
+        served(bench, factors, tmp, loads),
+        bench.replay,
+        conditions=bench.conditions,
+        front_s=bench.world.front_s,
     )
 
 
@@ -137,7 +142,8 @@ def test_lengths_vary_as_the_result_tells(tmp_path: Path) -> None:
 def test_what_cannot_be_fitted_is_refused(change: dict[str, Any], told: str) -> None:
     bench = bench_of(plan(), ())
     with pytest.raises(PlanError, match=told):
-        fitted_factors([replace(load(1, 100, 10), **change)], bench.replay)
+        asked = [replace(load(1, 100, 10), **change)]
+        fitted_factors(asked, bench.replay, conditions=bench.conditions)
 
 
 def test_a_result_of_other_gpus_is_refused() -> None:

@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from splitpoint import metrics
 from splitpoint.errors import PlanError
 from splitpoint.live import imports
-from splitpoint.live.fit import damped_step
+from splitpoint.live.descent import Floats, descended, slopes
 from splitpoint.measurement import Estimate, Measurement, of_run
 from splitpoint.metrics import THROUGHPUT_NOISE, TPOT_NOISE, TTFT_NOISE
-from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.timing.fitted import (
     MOST_FACTOR,
@@ -35,7 +33,6 @@ from splitpoint.timing.fitted import (
     Source,
 )
 
-Floats = NDArray[np.float64]
 # Replays the requests of a measured load under these factors.
 Replay = Callable[[Measurement, Factors], Run]
 
@@ -52,36 +49,12 @@ DETERMINED = 0.9
 # Sizes of the differences, in logarithms and shares of PRIOR_FRONT_S: replays jump by whole steps,
 # wide differences look over the jumps, narrow ones end the search.
 DIFFERENCES = (0.1, 0.03)
-ROUNDS = 20
 # Relative gain of a round under which the search has ended.
 ENOUGH = 1e-3
 # Requests that failed held the server for an unknown while; of a few the replay may do without
 # (assumed).
 LEAST_SUCCESS = 0.95
 NAMES = ("decode", "context", "prefill", "front_s")
-
-
-class FactorFit(Record, frozen=True, kw_only=True):
-    """The factors, and how well they are known and fit: see `timing.fitted.FittedCurve`."""
-
-    factors: Factors
-    errors: FactorErrors
-    batch: Range
-    tokens: Range
-    isl: Range
-    rms_before: float
-    rms: float
-    residuals: tuple[Residual, ...]
-
-    def curve(self, conditions: Conditions, sources: Sequence[Source]) -> FittedCurve:
-        """The curve file of this fit."""
-        return FittedCurve(
-            version=VERSION,
-            origin="measured",
-            conditions=conditions,
-            sources=tuple(sources),
-            **{name: getattr(self, name) for name in self.__struct_fields__},
-        )
 
 
 class _Target(NamedTuple):
@@ -112,12 +85,14 @@ def fitted_factors(
     measured: Sequence[Measurement],
     replay: Replay,
     *,
+    conditions: Conditions,
+    sources: Sequence[Source] = (),
     front_s: float = 0.0,
     tell: Callable[[str, float], None] | None = None,
-) -> FactorFit:
+) -> FittedCurve:
     """The factors that minimise sum ((log(replayed / measured) / noise)^2) over mean and median
-    of TTFT and TPOT and the output rate of every load, with the factors' own prior. `front_s`: the
-    predicted time outside of steps."""
+    of TTFT and TPOT and the output rate of every load, with the factors' own prior, as a curve
+    file. `front_s`: the predicted time outside of steps."""
     for one in measured:
         _check(one)
     targets = [target for i, one in enumerate(measured) for target in _targets(i, one)]
@@ -128,7 +103,11 @@ def fitted_factors(
     best = _search(problem)
     after = problem.logs(best)
     runs = [replay(one, problem.factors(best)) for one in measured]
-    return FactorFit(
+    return FittedCurve(
+        version=VERSION,
+        origin="measured",
+        conditions=conditions,
+        sources=tuple(sources),
         factors=problem.factors(best),
         errors=_errors(problem, best),
         batch=_range([_batch(run) for run in runs]),
@@ -168,6 +147,7 @@ class _Problem:
         self.predicted = np.array([0.0, 0.0, 0.0, front_s / PRIOR_FRONT_S])
         self.tell = tell
         self.replays = 0
+        self.scale = np.ones(len(self.predicted))
         reach = math.log(MOST_FACTOR)
         self.ceiling = np.array([reach, reach, reach, MOST_FRONT_S / PRIOR_FRONT_S])
         self.floor = np.array([-reach, -reach, -reach, LEAST_FRONT_S / PRIOR_FRONT_S])
@@ -201,17 +181,6 @@ class _Problem:
         prior = (values - self.predicted) / np.array([PRIOR_LOG] * 3 + [1.0])
         return np.concatenate((self.logs(values) / self.noise, prior))
 
-    def slopes(self, values: Floats, share: float) -> Floats:
-        """Change of the residuals per unit of each parameter, by differences of `share`."""
-        columns = []
-        for i in range(len(values)):
-            move = np.zeros(len(values))
-            move[i] = share
-            above, below = self.within(values + move), self.within(values - move)
-            change = self.residual(above) - self.residual(below)
-            columns.append(change / (above[i] - below[i]))
-        return np.stack(columns, axis=1)
-
     def _replayed(self, one: Measurement, factors: Factors) -> Measurement:
         self.replays += 1
         if self.tell is not None:
@@ -224,34 +193,18 @@ class _Problem:
 
 
 def _search(problem: _Problem) -> Floats:
-    """Levenberg-Marquardt from the prediction as it is, once for each size of differences."""
+    """From the prediction as it is, once for each size of differences."""
     values = problem.within(problem.predicted)
-    residual = problem.residual(values)
     for share in DIFFERENCES:
-        damping = 1e-2
-        for _ in range(ROUNDS):
-            slopes = problem.slopes(values, share)
-            normal = slopes.T @ slopes
-            before = after = float(residual @ residual)
-            while damping < 1e6:
-                step = damped_step(normal, slopes.T @ residual, damping, values <= problem.floor)
-                tried = problem.within(values + step)
-                found = problem.residual(tried)
-                after = float(found @ found)
-                if after < before:
-                    values, residual, damping = tried, found, max(damping / 3, 1e-6)
-                    break
-                damping *= 4
-            if before - after <= ENOUGH * before:
-                break
+        values = descended(problem, values, share, enough=ENOUGH)
     return values
 
 
 def _errors(problem: _Problem, values: Floats) -> FactorErrors:
     """Standard errors from the curvature at the best factors, widened where the residuals are
     larger than their noise; None where the results shrink the prior by little."""
-    slopes = problem.slopes(values, DIFFERENCES[-1])
-    spread = np.sqrt(np.diag(np.linalg.inv(slopes.T @ slopes)))
+    columns = slopes(problem, values, DIFFERENCES[-1])
+    spread = np.sqrt(np.diag(np.linalg.inv(columns.T @ columns)))
     excess = problem.logs(values) / problem.noise
     free = max(len(excess) - len(NAMES), 1)
     wider = math.sqrt(max(1.0, float(excess @ excess) / free))

@@ -13,17 +13,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
+from splitpoint.live.descent import Flags, Floats, descended
 from splitpoint.record import Record
 from splitpoint.run import DONE, Run
 from splitpoint.timing.curve import PICO, StepCurve
+from splitpoint.timing.fitted import Range
 
-Floats = NDArray[np.float64]
-Flags = NDArray[np.bool_]
 # Replays the measured requests with these step times, each arriving `delay` seconds later.
 Replay = Callable[[StepCurve, float], Run]
 
-# Most rounds for each of the differences, which are shares of a typical step.
-ROUNDS = 30
+# Shares of a typical step.
 DIFFERENCES = (0.1, 0.02, 0.005, 0.001)
 # Huber's tuning constant: 95% efficiency on normal residuals (Ann. Math. Statist. 35, 1964).
 HUBER = 1.345
@@ -55,13 +54,6 @@ class CurveShape(Record, frozen=True, kw_only=True):
     most_delay: float = 0.0
 
 
-class Span(Record, frozen=True, kw_only=True):
-    """The least and the most of something that was seen."""
-
-    low: float
-    high: float
-
-
 class CurveFit(Record, frozen=True, kw_only=True):
     """A fitted curve, how well it fits, and where it was seen.
 
@@ -76,8 +68,8 @@ class CurveFit(Record, frozen=True, kw_only=True):
     delay_s: float
     pace_error: float
     ttft_error: float
-    batch: Span
-    context: Span
+    batch: Range
+    context: Range
     requests: int
 
 
@@ -217,19 +209,6 @@ class _Problem:
         """Both kinds behind one another."""
         return np.concatenate(self.residual_of(self.run(values)))
 
-    def slopes(self, values: Floats, share: float) -> Floats:
-        """Change of the residuals per `scale` of each parameter, by central differences of
-        `share` of it."""
-        columns = []
-        for i, size in enumerate(self.scale):
-            move = np.zeros(len(values))
-            move[i] = size * share
-            above, below = self.within(values + move), self.within(values - move)
-            change = self.residual(above) - self.residual(below)
-            # A parameter whose bounds meet does not move.
-            columns.append(change * (size / max(above[i] - below[i], PICO)))
-        return np.stack(columns, axis=1)
-
 
 def _search(problem: _Problem, hops: int, seed: int) -> Floats:
     """Levenberg-Marquardt, once for each size of the differences, and again from places near the
@@ -246,7 +225,7 @@ def _search(problem: _Problem, hops: int, seed: int) -> Floats:
         if hop:
             values = problem.within(best * random.uniform(1 - HOP, 1 + HOP, len(best)))
         for share in DIFFERENCES:
-            values = _descended(problem, values, share)
+            values = descended(problem, values, share, enough=ENOUGH, weights=_weights)
         loss = _loss(problem.residual(values))
         if loss < least:
             best, least = values, loss
@@ -257,49 +236,6 @@ def _loss(residual: Floats) -> float:
     """What hops are compared by: the summed logarithms of both kinds' mean absolute residual."""
     means = [max(float(np.mean(np.abs(kind))), LEAST_RESIDUAL) for kind in np.split(residual, 2)]
     return float(np.log(means).sum())
-
-
-def _descended(problem: _Problem, values: Floats, share: float) -> Floats:
-    """Where rounds with differences of `share` lead; parameters stay at their floor while the
-    step would lead below it."""
-    residual = problem.residual(values)
-    damping = 1e-2
-    for _ in range(ROUNDS):
-        weights = _weights(residual)
-        slopes = problem.slopes(values, share)
-        normal = slopes.T @ (weights[:, None] * slopes)
-        gradient = slopes.T @ (weights * residual)
-        before = float(weights @ residual**2)
-        after = before
-        while damping < 1e6:
-            step = damped_step(normal, gradient, damping, values <= problem.floor)
-            tried = problem.within(values + step * problem.scale)
-            found = problem.residual(tried)
-            after = float(weights @ found**2)
-            if after < before:
-                values, residual, damping = tried, found, max(damping / 3, 1e-6)
-                break
-            damping *= 4
-        if before - after <= ENOUGH * before:
-            break
-    return values
-
-
-def damped_step(normal: Floats, gradient: Floats, damping: float, low: Flags) -> Floats:
-    """The damped step that leads no parameter at its floor (`low`) below it."""
-    free = np.ones(len(gradient), bool)
-    # A parameter that nothing depends on keeps its value.
-    ridge = damping * (np.diag(normal) + 1e-9 * np.trace(normal)) + np.finfo(float).tiny
-    step = np.zeros(len(gradient))
-    while free.any():
-        step[:] = 0.0
-        system = normal[np.ix_(free, free)] + np.diag(ridge[free])
-        step[free] = -np.linalg.solve(system, gradient[free])
-        blocked = free & low & (step < 0)
-        if not blocked.any():
-            break
-        free &= ~blocked
-    return step
 
 
 def _weights(residual: Floats) -> Floats:
@@ -323,13 +259,13 @@ def _picos(seconds: Floats) -> NDArray[np.int64]:
     return np.rint(seconds / PICO).astype(np.int64)
 
 
-def _batches(run: Run, rows: Flags) -> Span:
+def _batches(run: Run, rows: Flags) -> Range:
     """Sequences decoding on the KV pool of a fitted request when it begins or ends to decode."""
     counts = [np.count_nonzero(here) for here in _together(run, rows)]
-    return Span(low=float(min(counts)), high=float(max(counts)))
+    return Range(low=float(min(counts)), high=float(max(counts)))
 
 
-def _contexts(run: Run, rows: Flags) -> Span:
+def _contexts(run: Run, rows: Flags) -> Range:
     """Tokens in cache of the sequences decoding then, generated ones by their share of time."""
     requests = run.requests
     moments = _moments(run, rows)
@@ -338,7 +274,7 @@ def _contexts(run: Run, rows: Flags) -> Span:
     for moment, here in zip(moments, _together(run, rows), strict=True):
         grown = (moment - requests.first_token_s[here]) * pace[here]
         sums.append(float((requests.isl[here] + grown).sum()))
-    return Span(low=min(sums), high=max(sums))
+    return Range(low=min(sums), high=max(sums))
 
 
 def _moments(run: Run, rows: Flags) -> Floats:
