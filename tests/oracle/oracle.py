@@ -752,14 +752,21 @@ class Oracle:
             context += (s.request.isl + s.got) * ONE + s.stepped * rate
         context >>= 20
         chunk = pairs = before = 0
+        lone = []
         for s in rank.running:
             if s.state == "filling":
                 chunk += s.chunk
+                if s.chunk == 1:
+                    lone.append(s.computed + 1)
                 pairs += sum(s.computed + i + 1 for i in range(s.chunk))
                 before += s.computed if s.chunk else 0
         if not seats and not chunk:
             return -1
         n = len(seats)
+        if chunk and chunk == len(lone) and rank.spec.reserve is None and (seats or not curve.drafts):
+            # A prompt's one token left is a decode like the others.
+            n += len(lone)
+            return int(curve.decode[n]) + int(curve.decode_context[n]) * (context + sum(lone))
         work = int(curve.decode[n])
         if chunk:
             work = int(curve.mixed[n * (1 + curve.drafts) + chunk])

@@ -217,14 +217,7 @@ def _compose(s: Sim, e: int, now: int) -> None:
         n = 0 if engine.prefilling == 1 else rank.decoders
         rank.kind = (n > 0) + 2 * (rank.chunk > 0)
         if rank.kind > 0:
-            rank.slope = s.context[pool.decode_at + n] if n > 0 else 0
-            if rank.chunk == 0:
-                rank.work = s.decode[pool.decode_at + n]
-            else:
-                step = n * (1 + pool.drafts) + rank.chunk
-                rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
-            lasts = rank.work + rank.slope * (rank.context >> 20) + rank.walk
-            engine.lasts = max(engine.lasts, lasts)
+            engine.lasts = max(engine.lasts, _price(s, r, n))
         if rank.preempted == 1:
             engine.yielded = 1
         if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
@@ -232,6 +225,26 @@ def _compose(s: Sim, e: int, now: int) -> None:
         if rank.dirty == 1:
             rank.dirty = 0
             record(s, r, now)
+
+
+@kernel
+def _price(s: Sim, r: int, n: int) -> int:
+    """Picoseconds of the step that rank `r` was filled for, with `n` sequences that decode."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    context = rank.context >> 20
+    # As vLLM: a prompt's lone token decodes, padded with drafts that are then rejected.
+    lone = pool.reserving == 0 and rank.prompts == rank.chunk and (n > 0 or pool.drafts == 0)
+    if rank.chunk == 0 or lone:
+        n += rank.prompts
+        context += rank.reach
+        rank.work = s.decode[pool.decode_at + n]
+        rank.walk = 0
+    else:
+        step = n * (1 + pool.drafts) + rank.chunk
+        rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
+    rank.slope = s.context[pool.decode_at + n] if n > 0 else 0
+    return int(rank.work + rank.slope * context + rank.walk)
 
 
 @kernel

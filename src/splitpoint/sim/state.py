@@ -107,6 +107,8 @@ RANK = _columns(
     "leavers",
     "kind",
     "chunk",
+    "prompts",
+    "reach",
     "walk",
     "work",
     "slope",

@@ -57,14 +57,14 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     padded = _line(model, gpu, topology, engine, decode=run, prefill=none, at=bound)
     exact = _line(model, gpu, topology, engine, decode=sequences, prefill=none, at=bound)
     kernels = _kernels(model, topology, engine)
-    step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
+    step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
     decode = np.maximum(padded.work, step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     points = grid(engine.batched_tokens)
     chunk = _line(
         model, gpu, topology, engine, decode=np.zeros_like(points), prefill=points, at=bound
     )
-    floor = host.launch_floor(engine, new, kernels)
+    floor = host.launch_floor(engine, gpu, new, kernels)
     work = np.interp(new, points, chunk.work)
     pair, prefix = walks(points, chunk.slope)
     mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
@@ -110,7 +110,10 @@ def _joined(
     joined = _line(model, gpu, topology, engine, decode=decode, prefill=total - own, at=at)
     alone = _line(model, gpu, topology, engine, decode=none, prefill=total, at=at)
     gap = host.gap(engine, decode + 1.0) - host.gap(engine, np.ones_like(decode))
-    return np.asarray(np.maximum(joined.work - alone.work, 0.0) + gap)
+    # What the GPUs do while the host launches costs nothing more.
+    floor = host.launch_floor(engine, gpu, total, _kernels(model, topology, engine))
+    more = np.maximum(joined.work, floor) - np.maximum(alone.work, floor)
+    return np.asarray(np.maximum(more, 0.0) + gap)
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
