@@ -763,7 +763,12 @@ class Oracle:
         if not seats and not chunk:
             return -1
         n = len(seats)
-        if chunk and chunk == len(lone) and rank.spec.reserve is None and (seats or not curve.drafts):
+        if (
+            chunk
+            and chunk == len(lone)
+            and rank.spec.reserve is None
+            and (seats or not curve.drafts)
+        ):
             # A prompt's one token left is a decode like the others.
             n += len(lone)
             return int(curve.decode[n]) + int(curve.decode_context[n]) * (context + sum(lone))
