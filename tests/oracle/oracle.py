@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -308,6 +309,16 @@ def covered(request: Request) -> int:
 def key_of(request: Request, j: int, block: int) -> tuple[int, ...]:
     depth = ((j + 1) * block - 1) // request.id_tokens
     return (j, *request.chain[depth])
+
+
+class Load(NamedTuple):
+    """Decodes with their context, and prompt tokens with the pairs they form and what precedes."""
+
+    n: int
+    context: int
+    chunk: int = 0
+    pairs: int = 0
+    before: int = 0
 
 
 @dataclass(eq=False)
@@ -705,22 +716,18 @@ class Oracle:
             rank.kind = ("m" if chunks else "d") if decodes else "p" if chunks else ""
             rank.log.append((self.now, *rank.state()))
         shared = engine.ranks[0].spec.curve.together
-        chunks = any(s.chunk for rank in engine.ranks for s in rank.running)
+        loads = [self.load(rank) for rank in engine.ranks]
+        chunks = any(load.chunk for load in loads)
         if shared is not None and len(engine.ranks) > 1 and chunks:
-            tokens = [self.step_tokens(rank) for rank in engine.ranks]
+            tokens = [load.n * (1 + engine.ranks[0].drafts) + load.chunk for load in loads]
             if max(tokens) > shared.padded:
-                working = [rank for rank in engine.ranks if self.step_tokens(rank)]
                 own = max(
-                    self.seconds(rank, eager=True) - int(shared.work[self.step_tokens(rank)])
-                    for rank in working
+                    self.seconds(rank, eager=True) - int(shared.work[count])
+                    for rank, count in zip(engine.ranks, tokens, strict=True)
+                    if count
                 )
                 mean = -(-sum(tokens) // len(engine.ranks))
                 engine.lasts = max(own + int(shared.work[mean]), shared.least)
-
-    def step_tokens(self, rank: Rank) -> int:
-        decodes = 0 if rank.engine.prefilling else len(self.decoding(rank))
-        chunks = sum(s.chunk for s in rank.running if s.state == "filling")
-        return decodes * (1 + rank.drafts) + chunks
 
     def advance(self, engine: Engine) -> None:
         """Every request stands as it will after the step; what the step gives is due at its end."""
@@ -760,29 +767,38 @@ class Oracle:
     def decoding(rank: Rank) -> list[Seat]:
         return [s for s in rank.running if s.state in ("decoding", "fresh")]
 
-    def seconds(self, rank: Rank, eager: bool = False) -> int:
+    def load(self, rank: Rank) -> Load:
+        """What a rank computes in the step that it was filled for."""
         seats = [] if rank.engine.prefilling else self.decoding(rank)
-        curve = rank.spec.curve
         context = 0
         for s in seats:
             rate = ONE if s.state == "fresh" else s.request.rate
             context += (s.request.isl + s.got) * ONE + s.stepped * rate
         context >>= 20
         chunk = pairs = before = 0
+        lone = []
         for s in rank.running:
             if s.state == "filling":
                 chunk += s.chunk
+                if s.chunk == 1:
+                    lone.append(s.computed + 1)
                 pairs += sum(s.computed + i + 1 for i in range(s.chunk))
                 before += s.computed if s.chunk else 0
-        if not seats and not chunk:
+        if chunk == len(lone) and rank.spec.reserve is None and (seats or not rank.drafts):
+            # A prompt's one token left is a decode like the others.
+            return Load(len(seats) + len(lone), context + sum(lone))
+        return Load(len(seats), context, chunk, pairs, before)
+
+    def seconds(self, rank: Rank, eager: bool = False) -> int:
+        curve, load = rank.spec.curve, self.load(rank)
+        if not load.n and not load.chunk:
             return -1
-        n = len(seats)
-        work = int(curve.decode[n])
-        if chunk or eager:
-            work = int(curve.mixed[n * (1 + curve.drafts) + chunk])
-            work += int(curve.mixed_decode[n]) if curve.mixed_decode is not None else 0
-        walk = curve.prefill_pair * pairs + curve.prefill_prefix * before
-        return work + int(curve.decode_context[n]) * context + walk
+        work = int(curve.decode[load.n])
+        if load.chunk or eager:
+            work = int(curve.mixed[load.n * (1 + curve.drafts) + load.chunk])
+            work += int(curve.mixed_decode[load.n]) if curve.mixed_decode is not None else 0
+        walk = curve.prefill_pair * load.pairs + curve.prefill_prefix * load.before
+        return work + int(curve.decode_context[load.n]) * load.context + walk
 
     def schedule(self, rank: Rank) -> None:
         spec = rank.spec

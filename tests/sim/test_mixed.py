@@ -82,6 +82,19 @@ def test_decodes_go_first_and_prefill_gets_the_rest_of_the_budget() -> None:
     assert run.instances.mixed_steps[0] == 2
 
 
+def test_a_prompts_lone_token_decodes_with_the_others() -> None:
+    # n decodes take n x 10 ms. A's second token comes alone; its third with B's first, in 20 ms.
+    ladder = replace(curve(), decode=np.arange(129, dtype=np.int64) * 10 * MS)
+    run = simulate(
+        mixed(curve=ladder), trace(Row(isl=10, osl=3), Row(isl=1, osl=2, arrive_s=0.015))
+    )
+    assert run.requests.end_s.tolist() == [0.04, 0.05]
+    assert run.requests.first_token_s[1] == 0.04
+    # Where sequences verify drafts, a lone token is padded like them, unless there are none.
+    drafting = mixed(curve=replace(ladder, drafts=1), acceptance=(0.0,))
+    assert simulate(drafting, trace(Row(isl=1, osl=1))).requests.end_s[0] == 0.001
+
+
 def test_several_prompts_share_a_step() -> None:
     run = simulate(mixed(), trace(Row(isl=20, osl=1), Row(isl=30, osl=1), Row(isl=30, osl=1)))
     # 20 + 30 + 14 tokens, then the last 16.

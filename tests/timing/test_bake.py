@@ -78,7 +78,7 @@ def test_a_prefill_step_is_its_operators_at_any_number_of_pairs(model: Model) ->
         step = batch(prefill=new, pairs=new * length, rows=1)
         gap = host.gap(ENGINE, np.ones(1))[0]
         exact = gpu_seconds(model, GPU, ONE, ENGINE, step)[0] + gap
-        floor = host.launch_floor(ENGINE, np.array([new + 0.0]), 0.0)[0]
+        floor = host.launch_floor(ENGINE, GPU, np.array([new + 0.0]), 0.0)[0]
         assert floor == 0.0
         table = (curve.mixed[new] + curve.prefill_pair * new * length) * PICO
         eager = host.host_speed(ENGINE).launch * 1e3

@@ -71,6 +71,9 @@ def test_few_ranks_gather_tokens_and_many_send_them() -> None:
     assert distinct <= 4
     assert many["experts.combine"].bytes[0] == pytest.approx(8 * distinct * 128 * 2)
     assert exchanged(MOE.layers[0].ffn, Topology(dp=8, ep=8))  # type: ignore[arg-type]
+    # A group that dealt its tokens out puts the results together again.
+    dealt = sent(MOE, Topology(tp=2, dp=8, ep=16))["experts.share"]
+    assert (dealt.pattern, dealt.ranks, dealt.bytes[0]) == ("all_gather", 2, 8 * 128 * 2)
 
 
 def test_stages_hand_hidden_states_and_residuals_on() -> None:

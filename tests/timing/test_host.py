@@ -61,3 +61,14 @@ def test_every_engine_says_where_its_front_comes_from() -> None:
         speed = host.host_speed(Engine(name=name))
         assert 0 < speed.front < 0.1 and 0 <= speed.front_token < 1e-4
         assert speed.front_origin.startswith("fitted") and speed.beside_origin
+
+
+def test_a_grace_host_launches_slower_and_graphs_hide_it() -> None:
+    engine = Engine(graph_mode="full_decode_only", max_graph=64, max_seqs=128, drafts=3)
+    x86, grace = gpu("B200"), replace(gpu("B200"), cpu="grace")
+    assert gpu("GB300").cpu == gpu("GB200").cpu == "grace"
+    sizes = np.array([64.0, 65.0])
+    slow, fast = (host.launch_floor(engine, g, sizes, 1000.0, decode=True) for g in (grace, x86))
+    assert slow[0] == fast[0] == 0.0
+    assert slow[1] == pytest.approx(1000 * host.launch_seconds(engine, grace))
+    assert slow[1] > 2 * fast[1]

@@ -40,8 +40,9 @@ class Gpu(Record, frozen=True, kw_only=True):
     """One GPU. `hbm_gib` is what the driver reports, `marketed_gb` what the vendor prints.
 
     `bandwidth` is HBM bytes per second. `inside` is the link within a node (or NVLink domain) of
-    `domain` GPUs; `outside` is one GPU's share of the network between nodes. `sources` maps each
-    field to where its number comes from (published, measured or assumed).
+    `domain` GPUs; `outside` is one GPU's share of the network between nodes. `cpu` launches its
+    kernels. `sources` maps each field to where its number comes from (published, measured or
+    assumed).
     """
 
     name: str
@@ -54,6 +55,7 @@ class Gpu(Record, frozen=True, kw_only=True):
     domain: Gpus
     inside: Link
     outside: Link
+    cpu: Literal["x86", "grace"] = "x86"
     sources: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property

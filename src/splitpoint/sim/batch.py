@@ -51,6 +51,8 @@ def schedule(s: Sim, r: int, now: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     rank.chunk = 0
+    rank.prompts = 0
+    rank.reach = 0
     rank.walk = 0
     rank.preempted = 0
     rank.granted = 0
@@ -66,6 +68,8 @@ def schedule_prefills(s: Sim, r: int, now: int) -> None:
     """As SGLang: prefills come first and alone, `chunk` says whether there are any."""
     rank = s.ranks[r]
     rank.chunk = 0
+    rank.prompts = 0
+    rank.reach = 0
     rank.walk = 0
     rank.preempted = 0
     rank.granted = 0
@@ -143,6 +147,8 @@ def _preempt(s: Sim, ticket: int) -> None:
     else:
         blocks = t.blocks
         rank.chunk -= t.chunk
+        rank.prompts -= t.chunk > 0
+        rank.reach -= t.computed + t.chunk if t.chunk > 0 else 0
         rank.walk -= _walk(pool, t.computed, t.chunk)
         chain.unlink(s.filling, r, ticket)
     leave_seat(s, ticket)
@@ -203,6 +209,8 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     t.chunk = chunk
     rank.dirty = 1
     rank.chunk += chunk
+    rank.prompts += 1
+    rank.reach += t.computed + chunk
     rank.walk += _walk(pool, t.computed, chunk)
     if pool.caching == 1:
         q = request_of(s, ticket)

@@ -217,14 +217,7 @@ def _compose(s: Sim, e: int, now: int) -> None:
         n = 0 if engine.prefilling == 1 else rank.decoders
         rank.kind = (n > 0) + 2 * (rank.chunk > 0)
         if rank.kind > 0:
-            rank.slope = s.context[pool.decode_at + n] if n > 0 else 0
-            if rank.chunk == 0:
-                rank.work = s.decode[pool.decode_at + n]
-            else:
-                step = n * (1 + pool.drafts) + rank.chunk
-                rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
-            lasts = rank.work + rank.slope * (rank.context >> 20) + rank.walk
-            engine.lasts = max(engine.lasts, lasts)
+            engine.lasts = max(engine.lasts, _price(s, r, n))
         if rank.preempted == 1:
             engine.yielded = 1
         if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
@@ -245,19 +238,41 @@ def _shared_step(s: Sim, e: int) -> int:
     own = total = fullest = chunks = 0
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
-        n = rank.decoders if rank.kind & 1 else 0
-        step = n * (1 + pool.drafts) + rank.chunk
-        if step > 0:
+        step = rank.decodes * (1 + pool.drafts) + rank.fills
+        if rank.kind > 0:
             work = s.mixed[pool.mixed_at + step] - s.together[pool.mixed_at + step]
-            work += s.joined[pool.decode_at + n]
-            own = max(own, work + rank.slope * (rank.context >> 20) + rank.walk)
+            work += s.joined[pool.decode_at + rank.decodes]
+            own = max(own, work + rank.slope * rank.attended + rank.walk)
             total += step
             fullest = max(fullest, step)
-            chunks += rank.chunk
+            chunks += rank.fills
     if chunks == 0 or fullest <= pool.padded:
         return int(engine.lasts)
     mean = (total + engine.ranks - 1) // engine.ranks
     return int(max(own + s.together[pool.mixed_at + mean], pool.least))
+
+
+@kernel
+def _price(s: Sim, r: int, n: int) -> int:
+    """Picoseconds of the step that rank `r` was filled for, with `n` sequences that decode."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    rank.decodes = n
+    rank.fills = rank.chunk
+    rank.attended = rank.context >> 20
+    # As vLLM: a prompt's lone token decodes, padded with drafts that are then rejected.
+    lone = pool.reserving == 0 and rank.prompts == rank.chunk and (n > 0 or pool.drafts == 0)
+    if lone:
+        rank.decodes += rank.prompts
+        rank.attended += rank.reach
+        rank.fills = rank.walk = 0
+    if rank.fills == 0:
+        rank.work = s.decode[pool.decode_at + rank.decodes]
+    else:
+        step = n * (1 + pool.drafts) + rank.fills
+        rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
+    rank.slope = s.context[pool.decode_at + rank.decodes] if rank.decodes > 0 else 0
+    return int(rank.work + rank.slope * rank.attended + rank.walk)
 
 
 @kernel

@@ -60,7 +60,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     padded = _line(model, gpu, topology, engine, decode=sizes, prefill=none, at=bound)
     slope = _slope(model, gpu, topology, engine, sequences, at=bound)
     kernels = _kernels(model, topology, engine)
-    step = host.launch_floor(engine, run * (1 + engine.drafts), kernels, decode=True)
+    step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
     work = padded.work + _draft_launches(model, gpu, topology, engine, sizes, at=bound)
     decode = np.maximum(work[place], step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
@@ -68,7 +68,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     chunk = _line(
         model, gpu, topology, engine, decode=np.zeros_like(points), prefill=points, at=bound
     )
-    floor = host.launch_floor(engine, new, kernels)
+    floor = host.launch_floor(engine, gpu, new, kernels)
     work = np.interp(new, points, chunk.work)
     pair, prefix = walks(points, chunk.slope)
     mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
@@ -116,7 +116,10 @@ def _joined(
     joined = _line(model, gpu, topology, engine, decode=decode, prefill=total - own, at=at)
     alone = _line(model, gpu, topology, engine, decode=none, prefill=totals, at=at)
     gap = host.gap(engine, decode + 1.0) - host.gap(engine, np.ones_like(decode))
-    return np.asarray(np.maximum(joined.work - alone.work[place], 0.0) + gap)
+    # What the GPUs do while the host launches costs nothing more.
+    floor = host.launch_floor(engine, gpu, total, _kernels(model, topology, engine))
+    more = np.maximum(joined.work, floor) - np.maximum(alone.work[place], floor)
+    return np.asarray(np.maximum(more, 0.0) + gap)
 
 
 def _together(
@@ -149,7 +152,7 @@ def _together(
     new = np.arange(1.0, len(mixed) + 1)
     share = np.interp(new, points, topology.pp * np.max(shares, axis=0))
     sizes = prefill_sizes(engine)
-    launched = host.launch_floor(engine, new[-1:] + 1, _kernels(model, topology, engine))
+    launched = host.launch_floor(engine, gpu, new[-1:] + 1, _kernels(model, topology, engine))
     least = launched + host.gap(engine, np.ones(1))
     return Together(
         # A picosecond stays with the rank, so that its own part is never nothing.
@@ -179,7 +182,7 @@ def _draft_launches(
     items = _stage(model, topology, engine, part, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
     busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
-    launched = host.host_speed(engine).launch * sum(item.count for item in drafting)
+    launched = host.launch_seconds(engine, gpu) * sum(item.count for item in drafting)
     return np.asarray(np.maximum(launched - busy, 0.0) if drafting else np.zeros_like(decode))
 
 

@@ -188,7 +188,17 @@ def _dispatch(
     # Ranks of one tensor-parallel group hold the same tokens: each sends its part.
     sent = new / topology.tp * distinct * dim
     if exchanged(ffn, topology):
+        # Each rank of a group has the results of its part of the tokens; attention needs all
+        # (vLLM 0.32, `is_sequence_parallel` of its mixture blocks).
+        whole = Exchange(
+            name="experts.share",
+            pattern="all_gather",
+            bytes=new * model.hidden * HIDDEN_BYTES,
+            ranks=topology.tp,
+            count=count if topology.tp > 1 else 0,
+        )
         return [
+            whole,
             Exchange(
                 name="experts.dispatch",
                 pattern="all_to_all",

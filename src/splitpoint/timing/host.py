@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.inputs.gpu import Gpu
 from splitpoint.pricing.engines import decode_sizes, prefill_sizes
 from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.record import Record
@@ -41,13 +42,22 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     beside_origin: str
 
 
+class CpuSpeed(Record, frozen=True, kw_only=True):
+    """A host's CPU: `launch` is how many times longer than an x86 server's one kernel takes it."""
+
+    cpu: str
+    launch: float
+    origin: str
+
+
 class _Hosts(Record, frozen=True, kw_only=True):
     hosts: tuple[HostSpeed, ...]
+    cpus: tuple[CpuSpeed, ...]
 
 
 def host_speed(engine: Engine) -> HostSpeed:
     """The host costs of an engine."""
-    return next(h for h in _all() if h.engine == engine.name)
+    return next(h for h in _all().hosts if h.engine == engine.name)
 
 
 def gap(engine: Engine, sequences: Array) -> Array:
@@ -69,8 +79,14 @@ def padded(engine: Engine, sequences: Array) -> Array:
     return np.where(inside, sizes[np.minimum(index, len(sizes) - 1)], sequences)
 
 
+def launch_seconds(engine: Engine, gpu: Gpu) -> float:
+    """Seconds in which the CPU beside a GPU launches one kernel outside a graph."""
+    cpu = next(c for c in _all().cpus if c.cpu == gpu.cpu)
+    return host_speed(engine).launch * cpu.launch
+
+
 def launch_floor(
-    engine: Engine, step_tokens: Array, kernels: float, *, decode: bool = False
+    engine: Engine, gpu: Gpu, step_tokens: Array, kernels: float, *, decode: bool = False
 ) -> Array:
     """Seconds in which the host launches a step's kernels; 0 where a graph replays them.
 
@@ -78,7 +94,7 @@ def launch_floor(
     """
     sizes = decode_sizes(engine) if decode else prefill_sizes(engine)
     largest = sizes[-1] if sizes else 0
-    return np.where(step_tokens <= largest, 0.0, host_speed(engine).launch * kernels)
+    return np.where(step_tokens <= largest, 0.0, launch_seconds(engine, gpu) * kernels)
 
 
 def launches_drafts(engine: Engine) -> bool:
@@ -89,6 +105,6 @@ def launches_drafts(engine: Engine) -> bool:
 
 
 @cache
-def _all() -> tuple[HostSpeed, ...]:
+def _all() -> _Hosts:
     file = resources.files("splitpoint") / "facts" / "efficiency" / "host.toml"
-    return msgspec.toml.decode(file.read_bytes(), type=_Hosts).hosts
+    return msgspec.toml.decode(file.read_bytes(), type=_Hosts)
