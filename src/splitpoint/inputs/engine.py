@@ -31,6 +31,7 @@ Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
 HostGib = Annotated[float, Meta(ge=0, le=2**20)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 CurveFile = Annotated[str, Meta(min_length=1, description="a file that `splitpoint fit` wrote")]
+GraphSizes = Annotated[tuple[Sequences, ...], Meta(max_length=512)]
 Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 
 
@@ -38,6 +39,10 @@ class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks.
 
     `draft_method`: the model's own draft layers, or the text before; it follows from the model.
+    `graph_sizes`: batch sizes that graphs are captured for, instead of the engine's own choice
+    (vLLM counts tokens, the others sequences). `graph_padding`: a batch between two sizes runs as
+    the next larger one; off: without a graph (TensorRT-LLM's `enable_padding`, off by default
+    there, on in every guide; the other engines always pad).
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
@@ -59,6 +64,8 @@ class Engine(Record, frozen=True, kw_only=True):
     async_scheduling: bool = True
     graphs: bool = True
     max_graph: Sequences | None = None
+    graph_sizes: GraphSizes = ()
+    graph_padding: bool = True
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()
