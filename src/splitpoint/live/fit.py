@@ -85,8 +85,8 @@ def fitted_curve(
 
     Minimises the Huber loss of log(simulated / measured) over TTFT and last - first token, each
     kind divided by its own spread; every parameter is at least zero. On simulated runs of 150
-    requests decode steps come out within 5%, full steps with prefill within 5%, and steps with
-    little prefill only within 30% (tests/timing/test_fit.py).
+    requests decode steps come out within 5%, full steps with prefill within 5% (8% of ranks that
+    step together), and steps with little prefill only within 30% (tests/live/test_fit.py).
     """
     _check(shape)
     seen = _times(measured)
