@@ -40,6 +40,19 @@ ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
 SERIES_ROWS = 20_000
 # Tokens or steps that one request may reserve for; sums over a batch must fit 64 bits.
 MOST_RESERVED = 2**24
+# Moments and places of a request that it does not have before its first event.
+NOT_YET = (
+    "prefill_start",
+    "prefill_end",
+    "transfer_start",
+    "transfer_end",
+    "first_token",
+    "end",
+    "prefill_rank",
+    "decode_rank",
+)
+# Rows written together, which a processor's second cache holds.
+ROWS_AT_ONCE = 4096
 # Slots of a rank's index to its prefix cache before it doubles for the first time.
 FIRST_SLOTS = 4
 
@@ -51,7 +64,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     n = len(trace)
     pools, windows, tables = _pools(world)
     engines, ranks = _engines(world, pools)
-    requests = _requests(trace, world, seed, closed)
+    requests = _requests(trace, world, seed)
     naming = _names(world, trace, requests)
     _bar(world, pools, windows, requests)
     tickets = 2 * n if split else n
@@ -59,14 +72,12 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     rules.nodes[0] = naming.nodes
     rules.tickets[0] = tickets
     remembered = 2 * naming.nodes if _approximate(world) else 0
-    arrive = np.array(requests.arrive)
-    requests.arrive[:] = -1
     listed = np.arange(n)
     if closed:
         is_next = np.zeros(n, np.bool_)
         is_next[requests.next[requests.next >= 0]] = True
         listed = np.flatnonzero(~is_next)
-    ordered = listed[np.argsort(arrive[listed], kind="stable")]
+    ordered = listed[np.argsort(requests.arrive[listed], kind="stable")]
     flows = n if split else 0
     reloads = tickets if naming.nodes and pools.host.any() else 0
     rules.first_reload[0] = flows if reloads else NEVER
@@ -88,7 +99,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         together=tables[4],
         engines=engines,
         ranks=every,
-        requests=requests,
+        requests=_request_rows(requests),
         tickets=_rows(TICKET, tickets + reloads),
         segments=_rows(SEGMENT, room.segments),
         index=np.zeros(room.slots, np.int64),
@@ -109,7 +120,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         waits=np.zeros(len(engines), np.int64),
         ordered=ordered.astype(np.int64),
         later=np.zeros(n if closed else 0, np.int64),
-        later_key=arrive,
+        later_key=requests.arrive,
         later_pos=np.zeros(n if closed else 0, np.int64),
         arrived=np.zeros(0 if (world.timeout_s, world.abort_s) == (None, None) else n, np.int64),
         leased=np.zeros(flows, np.int64),
@@ -125,7 +136,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         outward=np.zeros(machines, np.int64),
         inward=np.zeros(machines, np.int64),
         link_bytes=_link_bytes(link),
-        lots=lots(seed, n),
+        lots=lots(seed, n) if _by_lot(world) else np.zeros((n, 4), np.int64),
         session_rank=np.full(2 * (int(requests.session.max()) + 1 if n else 0), -1, np.int64),
         scores=_scores(world),
         tree=chain(2, remembered),
@@ -406,27 +417,61 @@ def front(world: World, trace: Trace) -> Longs:
     return round(world.front_s * PICOS) + token * trace.isl.astype(np.int64)
 
 
-def _requests(trace: Trace, world: World, seed: int, closed: bool) -> Rows:
-    n = len(trace)
-    rows = _rows(REQUEST, n)
-    rows.isl[:] = trace.isl
-    rows.osl[:] = trace.osl
+class _Requests(NamedTuple):
+    """The columns of requests that differ before the first event."""
+
+    isl: Longs
+    osl: Longs
+    think: Longs
+    next: Longs
+    session: Longs
+    rate: Longs
+    arrive: Longs
+    barred: Longs
+
+
+def _requests(trace: Trace, world: World, seed: int) -> _Requests:
     before = front(world, trace)
-    rows.think[:] = _picos(trace.think_s) + before
-    rows.next[:] = next_turns(trace.session, trace.turn)
-    rows.session[:] = np.unique(trace.session, return_inverse=True)[1]
+    osl = trace.osl.astype(np.int64)
     decoder = _ordered(world)[-1]
-    rows.rate[:] = rates(seed, rows.osl - 1, decoder.curve.drafts, decoder.acceptance)
-    rows.arrive[:] = _picos(trace.arrive_s) + before
-    for name in ("prefill_start", "prefill_end", "transfer_start", "transfer_end"):
-        rows[name][:] = -1
-    for name in ("first_token", "end", "prefill_rank", "decode_rank"):
-        rows[name][:] = -1
-    rows.outcome[:] = UNFINISHED
-    return rows
+    return _Requests(
+        isl=trace.isl.astype(np.int64),
+        osl=osl,
+        think=_picos(trace.think_s) + before,
+        next=next_turns(trace.session, trace.turn),
+        session=_numbered(trace.session.astype(np.int64)),
+        rate=rates(seed, osl - 1, decoder.curve.drafts, decoder.acceptance),
+        arrive=_picos(trace.arrive_s) + before,
+        barred=np.zeros(len(trace), np.int64),
+    )
 
 
-def _names(world: World, trace: Trace, requests: Rows) -> Names:
+def _numbered(session: Longs) -> Longs:
+    """Session numbers from 0 on, not much above their count."""
+    if len(session) == 0 or (session.min() >= 0 and session.max() < 2 * len(session)):
+        return session
+    return np.unique(session, return_inverse=True)[1]
+
+
+def _request_rows(columns: _Requests) -> Rows:
+    """The rows of requests that have not arrived, written a few at a time: field by field every
+    row would be fetched from memory again for each."""
+    table = np.zeros((len(REQUEST.names or ()), len(columns.isl)), np.int64)
+    for place, name in enumerate(REQUEST.names or ()):
+        if name == "arrive" or name in NOT_YET:
+            table[place] = -1
+        elif name == "outcome":
+            table[place] = UNFINISHED
+        elif name in _Requests._fields:
+            table[place] = getattr(columns, name)
+    rows = np.empty(len(columns.isl), REQUEST)
+    fields = rows.view(np.int64).reshape(table.shape[::-1])
+    for at in range(0, len(rows), ROWS_AT_ONCE):
+        fields[at : at + ROWS_AT_ONCE] = table[:, at : at + ROWS_AT_ONCE].T
+    return rows.view(np.recarray)
+
+
+def _names(world: World, trace: Trace, requests: _Requests) -> Names:
     n = len(trace)
     wanted = _approximate(world) or any(pool.prefix_caching for pool in world.pools)
     if not wanted or len(trace.block_ids) == 0:
@@ -436,15 +481,20 @@ def _names(world: World, trace: Trace, requests: Rows) -> Names:
         trace.block_starts.astype(np.int64),
         trace.block_ids,
         trace.block_tokens,
-        np.array(requests.isl),
-        np.array(requests.osl),
-        np.array(requests.next),
+        requests.isl,
+        requests.osl,
+        requests.next,
     )
 
 
 def _approximate(world: World) -> bool:
     """Whether a router remembers which prompts it sent where."""
     return "prefix_approx" in (world.routing, world.decode_routing)
+
+
+def _by_lot(world: World) -> bool:
+    """Whether a router chooses by lot."""
+    return not {"random", "power_of_two"}.isdisjoint((world.routing, world.decode_routing))
 
 
 def _scores(world: World) -> Floats:
@@ -455,7 +505,7 @@ def _scores(world: World) -> Floats:
     )
 
 
-def _bar(world: World, pools: Rows, windows: Longs, requests: Rows) -> None:
+def _bar(world: World, pools: Rows, windows: Longs, requests: _Requests) -> None:
     """Mark requests that no rank can hold: bit 1 where they decode, bit 2 where they prefill.
 
     The bound covers admission (whole input with `in_flight` tokens in window groups), the

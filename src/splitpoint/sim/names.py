@@ -34,8 +34,10 @@ class Names(NamedTuple):
 
 def next_turns(session: Ints, turn: Ints) -> Longs:
     """Index of the next turn of each request's session, -1 at the last."""
-    order = np.lexsort((turn, session))
     following = np.full(len(session), -1, np.int64)
+    if (np.diff(session) > 0).all():
+        return following
+    order = np.lexsort((turn, session))
     same = session[order][1:] == session[order][:-1]
     following[order[:-1][same]] = order[1:][same]
     return following
