@@ -412,7 +412,7 @@ def _latent(
             Operator(
                 name="prefill_latent",
                 kind="prefill_latent",
-                dtype="bf16",
+                dtype=dtype,
                 flops=batch.pairs * (split + again),
                 bytes=batch.prefill
                 * heads
