@@ -14,6 +14,7 @@ from splitpoint.run import read as read_run
 from splitpoint.timing import fitted
 from splitpoint.timing.fitted import Conditions, Factors
 from tests.live.exports import vllm_bench, written
+from tests.live.test_steps import START, step
 from tests.timing.test_fitted import FITTED
 
 EXAMPLE = str(Path(__file__).parents[1] / "examples" / "chat-h100.toml")
@@ -297,6 +298,26 @@ CONDITIONS = Conditions(
     engine_version="0.32.0",
     instances=("TP8",),
 )
+
+
+def test_a_log_of_steps_is_fitted_without_a_replay(splitpoint: Any, tmp_path: Path) -> None:
+    file, log, curve = (tmp_path / name for name in ("d.toml", "server.log", "curve.json"))
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\nrole = "mixed"\n'
+        "[engine]\nmax_seqs = 32\nbatched_tokens = 2048\nmax_len = 4096\n"
+    )
+    log.write_text("\n".join([*START, *(step(0, 0, 4, 20.0, 4000 + 4 * i) for i in range(50))]))
+    said = splitpoint("fit", log, "--deployment", file, "--out", curve, "--json")
+    assert said.code == 0, said.err
+    assert said.json["factors"]["decode"] > 1 and said.json["errors"]["prefill"] is None
+    assert said.json["isl"] is None
+    text = splitpoint("fit", log, "--deployment", file, "--out", curve)
+    assert "step time of 50" in text.out and "input tokens" not in text.out
+    run = ("simulate", file, "--curve", curve, "--json", "--set", "workload.isl=500")
+    more = ("--set", "workload.osl=20", "--set", "workload.concurrency=4")
+    assert splitpoint(*run, *more).code == 0
+    mixed = splitpoint("fit", log, tmp_path / "bench.json", "--deployment", file)
+    assert mixed.code == 2 and "fit logs, or results" in mixed.err
 
 
 def test_a_fitted_curve_corrects_the_prediction_that_it_was_fitted_to(

@@ -406,7 +406,9 @@ def measure() -> None:
 def fit(
     results: Annotated[
         list[Path],
-        typer.Argument(help="Measured results of one deployment, best at several loads."),
+        typer.Argument(
+            help="Measured results of one deployment, best at several loads, or logs of its steps."
+        ),
     ],
     deployment: Annotated[
         Path, typer.Option(help="The deployment file that says what was measured.")
@@ -421,23 +423,31 @@ def fit(
     """Correct predicted step times by what was measured, for plan and simulate."""
     from splitpoint.inputs.plan import read_deployment
     from splitpoint.live.factors import fitted_factors, selected
+    from splitpoint.live.steps import fitted_steps, selected_logs
     from splitpoint.report.fits import render_fit
     from splitpoint.search.bench import bench_of
     from splitpoint.timing import fitted
 
     asked = read_deployment(deployment, sets or [])
-    measured = selected(results, rows)
+    logs = selected_logs(results, rows)
+    measured = () if logs else selected(results, rows)
     bench = bench_of(asked, measured)
-    with _progress() as progress:
-        found = fitted_factors(
-            measured,
-            bench.replay,
-            conditions=bench.conditions,
-            sources=[fitted.source_of(path) for path in results],
-            front_s=bench.world.front_s,
-            tell=progress,
+    sources = [fitted.source_of(path) for path in results]
+    if logs:
+        curve = fitted_steps(
+            logs, bench.curve, bench.gap, conditions=bench.conditions, sources=sources
         )
-    curve = fitted.sealed(found)
+    else:
+        with _progress() as progress:
+            curve = fitted_factors(
+                measured,
+                bench.replay,
+                conditions=bench.conditions,
+                sources=sources,
+                front_s=bench.world.front_s,
+                tell=progress,
+            )
+    curve = fitted.sealed(curve)
     fitted.write(curve, out)
     _emit(curve, as_json, lambda console: render_fit(curve, console))
     print(f"written: {out}", file=sys.stderr)

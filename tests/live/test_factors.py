@@ -81,7 +81,7 @@ def test_the_factors_that_made_the_results_are_found(
     assert (
         errors.decode is not None and abs(math.log(found.factors.decode / 1.4)) < 3 * errors.decode
     )
-    assert (found.isl.low, found.isl.high) == (500, 14_000)
+    assert found.isl is not None and (found.isl.low, found.isl.high) == (500, 14_000)
     assert found.batch.low < 1.1 and found.batch.high > 5
 
 

@@ -12,7 +12,7 @@ FACTORS = {
     "context": "decode step, per token of context",
     "prefill": "step with prefill",
 }
-SECONDS = ("TTFT", "TPOT", "ITL")
+SECONDS = ("TTFT", "TPOT", "ITL", "step")
 
 
 def render_fit(curve: FittedCurve, console: Console) -> None:
@@ -49,11 +49,11 @@ def render_fit(curve: FittedCurve, console: Console) -> None:
         f"Residuals: {words.percent(curve.rms_before)} before, {words.percent(curve.rms)} after "
         "(root mean square of the logarithms).",
     )
+    inputs = "" if curve.isl is None else f"{_span(curve.isl)} input tokens and "
     _say(
         console,
         f"Holds for {_span(curve.batch)} sequences decoding together on a rank, "
-        f"{_span(curve.isl)} input tokens and {_span(curve.tokens)} tokens a request; beyond, "
-        "plan and simulate say so.",
+        f"{inputs}{_span(curve.tokens)} tokens a request; beyond, plan and simulate say so.",
     )
 
 

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import problems
 from splitpoint.inputs.drafter import model_of
+from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import DeploymentPlan
 from splitpoint.inputs.trace import Trace
@@ -23,17 +25,33 @@ from splitpoint.search.instance import holding, instance
 from splitpoint.search.world import Candidate, world
 from splitpoint.sim import simulate
 from splitpoint.sim.world import World
+from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.fitted import Conditions, Factors, instance_name, scaled
+from splitpoint.timing.host import gap
 
 # What a distribution of lengths may have.
 MOST_CV = 10.0
 
 
 class Bench(Record, frozen=True, kw_only=True):
-    """A deployment with its predicted step times, as a world whose times can be scaled."""
+    """A deployment with its predicted step times, as a world whose times can be scaled. `engines`:
+    the resolved settings of each pool."""
 
     world: World
     conditions: Conditions
+    engines: tuple[Engine, ...]
+
+    @property
+    def curve(self) -> StepCurve:
+        """The predicted step times of the only pool, for a log of its steps."""
+        if len(self.world.pools) > 1:
+            what = f"has {len(self.world.pools)} pools"
+            raise PlanError("deployment", what, "a log of steps is of one: name that pool alone")
+        return self.world.pools[0].curve
+
+    def gap(self, sequences: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Predicted seconds of the host between two steps of the first pool."""
+        return gap(self.engines[0], sequences)
 
     def replay(self, measured: Measurement, factors: Factors) -> Run:
         """The requests of a measured load under these factors."""
@@ -93,6 +111,7 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
             engine_version=engine.version,
             instances=tuple(dict.fromkeys(names)),
         ),
+        engines=tuple(ready.engine for ready in candidate.instances),
     )
 
 

@@ -86,8 +86,9 @@ class Source(Record, frozen=True, kw_only=True):
 
 class FittedCurve(Record, frozen=True, kw_only=True):
     """A curve file. `batch`: sequences that decoded together on a rank on average, `tokens`: input
-    and output of a request, `isl`: its input; the least and the most over the results. `rms`: root
-    mean square of the residuals' logarithms, `rms_before` that of the prediction as it was."""
+    and output of a request, `isl`: its input (None where a log of steps does not tell it); the
+    least and the most over the results. `rms`: root mean square of the residuals' logarithms,
+    `rms_before` that of the prediction as it was."""
 
     version: int
     origin: Literal["measured"]
@@ -96,7 +97,7 @@ class FittedCurve(Record, frozen=True, kw_only=True):
     errors: FactorErrors
     batch: Range
     tokens: Range
-    isl: Range
+    isl: Range | None
     rms_before: float
     rms: float
     residuals: tuple[Residual, ...]

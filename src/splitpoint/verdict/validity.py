@@ -52,7 +52,7 @@ def _outside(ready: Instance, run: Run, pool: int) -> Iterator[str]:
         batch = metrics.mean_decoding(run) / ranks
         seen.append(("sequences decoding together on a rank", fitted.batch, batch))
     for what, span, value in seen:
-        if _beyond(span, value):
+        if span is not None and _beyond(span, value):
             yield f"{where} was measured at {_told(span)} {what}, here {value:,.0f} on average"
 
 
