@@ -30,6 +30,11 @@ def test_a_method_that_the_model_has_not_is_refused() -> None:
         )
 
 
+def test_tensorrt_llm_shares_no_cache_over_its_ranks() -> None:
+    with pytest.raises(PlanError, match="Helix adds ranks"):
+        resolved(Engine(name="trtllm"), None, Topology(tp=8, dcp=8), load_model("Qwen/Qwen3-8B"))
+
+
 def test_schedulers_fill_a_step_ahead_from_the_version_that_does_so_by_default() -> None:
     one = Topology()
     for engine, ahead in (

@@ -124,3 +124,8 @@ def test_dcp_ranks_send_a_share_each_and_meet_only_their_like() -> None:
     assert cost.unique_bytes == cost.whole_bytes
     assert "different tokens" in (refusal(whole, shares, engine, engine) or "")
     assert refusal(shares, shares, engine, engine) is None
+    # vLLM 0.32 hands over what is whole on each rank or shared by all of them, and MLA only.
+    half = laid(subject, engine, tp=8, dcp=4)
+    assert "dcp 4 of tp 8" in (refusal(half, half, engine, engine) or "")
+    heads = laid(model([attention(1, 128)] * 4), engine, tp=8, dcp=8)
+    assert "latent attention" in (refusal(heads, heads, engine, engine) or "")

@@ -215,6 +215,12 @@ def test_amd_gpus_are_chosen_by_their_own_variable() -> None:
     assert "export HIP_VISIBLE_DEVICES=3\n" in script and "CUDA" not in script
 
 
+def test_shares_of_a_cache_have_their_flag() -> None:
+    pool = sample.pool("mixed", 1, Topology(tp=8, dcp=4))
+    assert ("--decode-context-parallel-size", "4") in vllm.flags(pool, "m")
+    assert not [f for f in vllm.flags(sample.pool("mixed", 1), "m") if "context" in f[0]]
+
+
 def test_a_config_file_stands_for_the_folder_of_its_weights() -> None:
     assert serving("/models/q/config.json", sample.H20, sample.MIXED).model == "/models/q"
 

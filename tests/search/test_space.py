@@ -33,6 +33,15 @@ def test_a_search_table_narrows_the_space() -> None:
     assert topologies(small.model(), small.h20(), 8, only) == (Topology(tp=2, ep=2),)
 
 
+def test_dcp_is_tried_where_it_is_asked_for_and_copies_are_there() -> None:
+    # Four key-value heads: copies from eight ranks on, and then two of each.
+    asked = Search(tp=(4, 8), dp=(1,), ep=(1,), dcp=())
+    found = topologies(small.model(), small.h20(), 8, asked)
+    assert [(t.tp, t.dcp) for t in found] == [(4, 1), (8, 1), (8, 2)]
+    plain = topologies(small.model(), small.h20(), 8, Search(tp=(8,), dp=(1,), ep=(1,)))
+    assert [t.dcp for t in plain] == [1]
+
+
 def test_degrees_that_do_not_divide_the_heads_are_left_out() -> None:
     assert topologies(small.model(), small.h20(), 8, Search(tp=(3,), dp=(1,))) == ()
 

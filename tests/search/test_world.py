@@ -23,6 +23,20 @@ def test_a_pool_carries_the_instance_s_memory_and_settings() -> None:
     assert made.routing == "session"
 
 
+def test_a_block_of_shares_holds_the_tokens_of_all_ranks() -> None:
+    copies, shares = (
+        world(
+            candidate_of([("mixed", small.ready(Topology(tp=8, dcp=dcp)), 1)], "session"),
+            small.model(),
+            small.h20(),
+            tokens=1000,
+        ).pools[0]
+        for dcp in (1, 2)
+    )
+    assert shares.block_tokens == 2 * copies.block_tokens
+    assert (shares.kv_blocks, shares.block_bytes) == (copies.kv_blocks, copies.block_bytes)
+
+
 def test_a_transfer_moves_the_request_of_all_ranks() -> None:
     def link(tp: int) -> float:
         one = small.ready(Topology(tp=tp))

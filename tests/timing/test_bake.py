@@ -52,11 +52,17 @@ HYBRID = replace(
     ),
 )
 MODELS = [DENSE, MOE, HYBRID]
-TOPOLOGIES = [ONE, Topology(tp=4), Topology(pp=2), Topology(tp=2, dp=2, ep=4)]
+TOPOLOGIES = [
+    ONE,
+    Topology(tp=4),
+    Topology(tp=8, dcp=4),
+    Topology(pp=2),
+    Topology(tp=2, dp=2, ep=4),
+]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
-@pytest.mark.parametrize("topology", TOPOLOGIES[:2], ids=str)
+@pytest.mark.parametrize("topology", TOPOLOGIES[:3], ids=str)
 def test_a_decode_step_is_its_operators_at_any_context_past_the_windows(
     model: Model, topology: Topology
 ) -> None:
@@ -239,6 +245,19 @@ def test_a_curve_bakes_fast_enough_for_a_search() -> None:
 def test_an_unresolved_engine_is_a_fault_of_ours() -> None:
     with pytest.raises(AssertionError):
         step_curve(DENSE, GPU, ONE, Engine())
+
+
+def test_dcp_makes_contexts_cheaper_and_every_step_dearer() -> None:
+    latent = Latent(heads=64, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128, q_rank=1536)
+    model = replace(DENSE, layers=(Layer(mixer=latent, ffn=None),) * 4)
+    engine = replace(ENGINE, batched_tokens=2048)
+    whole, shares = (step_curve(model, GPU, Topology(tp=8, dcp=dcp), engine) for dcp in (1, 8))
+    # Eight times the heads on an eighth of the vectors: at best an eighth of the time.
+    ratio = shares.decode_context[1:] / whole.decode_context[1:]
+    assert (ratio < 0.5).all() and (ratio >= 0.12).all()
+    assert (shares.decode[1:] > whole.decode[1:]).all()
+    # A chunk gathers its prefix, however long the chunk itself.
+    assert shares.prefill_prefix > whole.prefill_prefix
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import EngineName
+from splitpoint.inputs.model import Indexer, Latent, Layer
 from splitpoint.timing.collectives import (
     Exchange,
     LinkSpeed,
@@ -55,6 +56,38 @@ def test_what_drafts_sums_its_layers_too_all_tokens_first_and_then_one_a_sequenc
     assert draft_exchanges(HEADED, Topology(tp=4), ENGINE, STEP) == ()
     ngram = replace(engine, draft_method="ngram")
     assert draft_exchanges(HEADED, Topology(tp=4), ngram, STEP) == ()
+
+
+def test_dcp_ranks_gather_queries_and_sums_and_scatter_results() -> None:
+    step = batch(decode=8, context=800, prefill=10, pairs=4000, rows=9)
+    place = Topology(tp=8, dcp=4)
+    found = {e.name: e for e in stage_exchanges(DENSE.layers, DENSE, place, ENGINE, step)}
+    # One head of 16 on each rank: four together, of 18 tokens, in each of four layers.
+    assert found["context.queries"].bytes[0] == 18 * 4 * 16 * 2
+    assert found["context.results"].bytes[0] == 18 * 4 * 16 * 2
+    # Four ranks each have a sum, in fp32, of four heads.
+    assert found["context.sums"].bytes[0] == 18 * 4 * 4 * 4
+    assert {found[n].pattern for n in ("context.queries", "context.sums")} == {"all_gather"}
+    assert found["context.results"].pattern == "reduce_scatter"
+    assert {e.ranks for n, e in found.items() if n.startswith("context")} == {4}
+    assert {e.count for n, e in found.items() if n.startswith("context")} == {4}
+
+
+def test_prompts_of_latent_attention_gather_their_prefix_instead() -> None:
+    latent = Latent(heads=8, kv_rank=64, nope_dim=16, rope_dim=8, value_dim=16, q_rank=32)
+    model = replace(DENSE, layers=(Layer(mixer=latent, ffn=None),))
+    step = batch(decode=8, context=800, prefill=10, pairs=4000, rows=9)
+    place = Topology(tp=4, dcp=4)
+    found = {e.name: e for e in stage_exchanges(model.layers, model, place, ENGINE, step)}
+    # Two heads a rank, queries in the latent space, of the decoding sequences only.
+    assert found["context.queries"].bytes[0] == 8 * 8 * 72 * 2
+    assert found["context.results"].bytes[0] == 8 * 8 * 64 * 2
+    assert found["context.prefix"].bytes[0] == 400 * 72 * 2 and found["context.prefix"].walks
+    sparse = replace(latent, indexer=Indexer(heads=4, dim=32, topk=100))
+    model = replace(DENSE, layers=(Layer(mixer=sparse, ffn=None),))
+    found = {e.name: e for e in stage_exchanges(model.layers, model, place, ENGINE, step)}
+    assert "context.prefix" not in found
+    assert found["context.queries"].bytes[0] == 18 * 8 * 72 * 2
 
 
 def test_experts_of_one_data_rank_are_summed_like_any_matrix() -> None:

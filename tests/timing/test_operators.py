@@ -107,6 +107,41 @@ def test_kv_heads_are_replicated_past_their_number() -> None:
     assert total(eight, "flops", "decode_attention") == total(two, "flops", "decode_attention") / 4
 
 
+def test_under_dcp_a_rank_reads_its_share_of_the_keys_for_the_heads_of_all() -> None:
+    step = batch(decode=3, context=1200, rows=3)
+    # Eight ranks over two key-value heads: four copies of each, cut in four shares.
+    copies = step_operators(DENSE, Topology(tp=8), ENGINE, step)
+    shares = step_operators(DENSE, Topology(tp=8, dcp=4), ENGINE, step)
+    read = 4 * 1200 * 2 * 16 * 2
+    assert total(copies, "bytes", "decode_attention") == read
+    assert total(shares, "bytes", "decode_attention") == read / 4
+    assert total(shares, "flops", "decode_attention") == total(copies, "flops", "decode_attention")
+    (op,) = {o.name: o for o in shares if o.name == "decode_attention"}.values()
+    assert op.rows[0] == 4 and op.parallel == 3
+    # One latent vector for all heads: whole on every rank without dcp.
+    latent = layers_of(MLA)
+    whole = step_operators(latent, Topology(tp=4), ENGINE, step)
+    cut = step_operators(latent, Topology(tp=4, dcp=4), ENGINE, step)
+    assert total(whole, "bytes", "decode_latent") == 1200 * 72 * 2
+    assert total(cut, "bytes", "decode_latent") == 300 * 72 * 2
+    assert total(cut, "flops", "decode_latent") == total(whole, "flops", "decode_latent")
+    # What a prompt computes is the same: its heads stay apart.
+    prompt = batch(prefill=64, pairs=64 * 500, rows=1)
+    for model, names in ((DENSE, "prefill_attention"), (latent, "prefill_latent")):
+        plain = step_operators(model, Topology(tp=8), ENGINE, prompt)
+        dcp = step_operators(model, Topology(tp=8, dcp=4), ENGINE, prompt)
+        assert total(plain, "flops", names) == total(dcp, "flops", names)
+
+
+def test_under_dcp_an_indexer_scores_its_share_of_the_keys() -> None:
+    sparse = layers_of(replace(MLA, indexer=Indexer(heads=4, dim=32, topk=100)))
+    step = batch(decode=2, context=1600, rows=2)
+    whole = step_operators(sparse, Topology(tp=8), ENGINE, step)
+    cut = step_operators(sparse, Topology(tp=8, dcp=8), ENGINE, step)
+    for name in ("decode_sparse", "indexer.decode"):
+        assert total(cut, "bytes", name) == total(whole, "bytes", name) / 8
+
+
 MLA = Latent(heads=8, kv_rank=64, nope_dim=16, rope_dim=8, value_dim=16, q_rank=32)
 
 

@@ -156,7 +156,7 @@ def problems(topology: Topology, model: Model) -> tuple[str, ...]:
         words += _context_problems(topology, layer.mixer) if topology.dcp > 1 else []
         words += _ffn_problems(topology, layer.ffn, stored) if layer.ffn else []
     if model.drafter is not None:
-        cut = problems(Topology(tp=topology.tp), model.drafter)
+        cut = problems(Topology(tp=topology.tp, dcp=topology.dcp), model.drafter)
         words += [f"{fault} (of the draft model)" for fault in cut]
     return tuple(dict.fromkeys(words))
 

@@ -86,13 +86,15 @@ class EnginePlan(Record, frozen=True, kw_only=True):
 
 
 class Search(Record, frozen=True, kw_only=True):
-    """The `[search]` table: what may be varied. Empty tuples mean every legal value."""
+    """The `[search]` table: what may be varied. Empty tuples mean every legal value (of `dcp` and
+    `pp`, powers of two)."""
 
     roles: Annotated[tuple[Literal["mixed", "split"], ...], Meta(min_length=1)] = ("mixed", "split")
     tp: Degrees = ()
     dp: Degrees = ()
     pp: Degrees = (1,)
     ep: tuple[Literal[1, "all"], ...] = ()
+    dcp: Degrees = (1,)
     routing: Annotated[tuple[Routing, ...], Meta(min_length=1)] = ("prefix_aware", "round_robin")
     requests: RequestCount | None = None
     all_gpus: bool = False
@@ -123,6 +125,7 @@ class PoolPlan(Record, frozen=True, kw_only=True):
     dp: Degree = 1
     pp: Degree = 1
     ep: Literal[1, "all"] = 1
+    dcp: Degree = 1
     replicas: GpuCount = 1
     engine: Engine | None = None
 
@@ -130,7 +133,7 @@ class PoolPlan(Record, frozen=True, kw_only=True):
     def topology(self) -> Topology:
         """The degrees of one instance."""
         ep = self.tp * self.dp if self.ep == "all" else 1
-        return Topology(tp=self.tp, dp=self.dp, pp=self.pp, ep=ep)
+        return Topology(tp=self.tp, dp=self.dp, pp=self.pp, ep=ep, dcp=self.dcp)
 
 
 class DeploymentPlan(Record, frozen=True, kw_only=True):

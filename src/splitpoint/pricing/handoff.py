@@ -107,6 +107,11 @@ def refusal(prefill: KvLayout, decode: KvLayout, p_engine: Engine, d_engine: Eng
             f"dcp {prefill.dcp} on prefill and {decode.dcp} on decode: "
             "their ranks hold different tokens"
         )
+    if prefill.dcp not in (1, prefill.tp) or (prefill.dcp > 1 and not _only_latent(prefill)):
+        return (
+            f"dcp {prefill.dcp} of tp {prefill.tp}: NIXL hands over caches that every rank holds "
+            "whole or, of latent attention, that all ranks share"
+        )
     if prefill.block_tokens != decode.block_tokens:
         return _blocks_apart(prefill, decode)
     if prefill.pp != decode.pp and len(prefill.groups) != len(decode.groups):
@@ -114,6 +119,10 @@ def refusal(prefill: KvLayout, decode: KvLayout, p_engine: Engine, d_engine: Eng
     if [g.kind for g in prefill.groups] != [g.kind for g in decode.groups]:
         return "their layers are grouped differently"
     return None
+
+
+def _only_latent(layout: KvLayout) -> bool:
+    return all(group.role in ("latent", "index") for group in layout.groups)
 
 
 def _layers_draft(engine: Engine) -> bool:

@@ -150,6 +150,8 @@ def flags(pool: Pool, served: str) -> list[tuple[str, ...]]:
     ]
     if topology.pp > 1:
         words.append(("--pipeline-parallel-size", str(topology.pp)))
+    if topology.dcp > 1:
+        words.append(("--decode-context-parallel-size", str(topology.dcp)))
     if topology.dp > 1:
         words.append(("--data-parallel-size", str(topology.dp)))
     if topology.ep > 1:

@@ -54,7 +54,7 @@ def topologies(model: Model, gpu: Gpu, gpus: int, search: Search) -> tuple[Topol
         for topology in _degrees(model, gpu, gpus, search)
         if topology.gpus <= gpus and not problems(topology, model)
     }
-    return tuple(sorted(found, key=lambda t: (t.gpus, t.pp, t.dp, t.ep)))
+    return tuple(sorted(found, key=lambda t: (t.gpus, t.pp, t.dp, t.ep, t.dcp)))
 
 
 def space(
@@ -111,8 +111,10 @@ def _degrees(model: Model, gpu: Gpu, gpus: int, search: Search) -> Iterator[Topo
         for dp in search.dp or ranks:
             for pp in search.pp or _doublings(gpus):
                 for ep in search.ep or (1, "all"):
-                    if ep == 1 or (experts and tp * dp > 1):
-                        yield Topology(tp=tp, dp=dp, pp=pp, ep=1 if ep == 1 else tp * dp)
+                    if ep != 1 and not (experts and tp * dp > 1):
+                        continue
+                    for dcp in search.dcp or _doublings(tp):
+                        yield Topology(tp=tp, dp=dp, pp=pp, ep=1 if ep == 1 else tp * dp, dcp=dcp)
 
 
 def _doublings(most: int) -> list[int]:

@@ -138,7 +138,8 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         replicas=pool.replicas,
         dp=ready.topology.dp,
         kv_blocks=ready.holding.kv_blocks,
-        block_tokens=layout.block_tokens,
+        # The scheduler counts a block of all dcp ranks together (vLLM 0.32 kv_cache_utils.py).
+        block_tokens=layout.block_tokens * layout.dcp,
         groups=layout.groups,
         in_flight=layout.in_flight,
         max_seqs=engine.max_seqs,

@@ -283,7 +283,7 @@ def _line(
         total = np.sum(taken, axis=0) - _beside(items, taken, _part(near, pp), gpu, engine)
         growth = np.zeros_like(length)
         for item, more, once in zip(items, longer, taken, strict=True):
-            if isinstance(item, Operator) and item.kind in WALKS:
+            if item.walks if isinstance(item, Exchange) else item.kind in WALKS:
                 growth = growth + _seconds(more, gpu, engine) - once
         works.append(pp * (total - growth))
         slopes.append(pp * growth / length)

@@ -5,6 +5,7 @@ domain (or a node) the inside link serves; a group that spans several goes throu
 network in turn.
 """
 
+from collections import Counter
 from functools import cache
 from importlib import resources
 from typing import Literal
@@ -17,11 +18,13 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.drafter import draft_layers, method_of
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import Gpu, Link
-from splitpoint.inputs.model import Attention, Experts, Layer, Model
+from splitpoint.inputs.model import Attention, Experts, Latent, Layer, Model
+from splitpoint.pricing.caches import kv_dtype_of
 from splitpoint.record import Record
 from splitpoint.timing.operators import (
     ACTIVATION_BYTES,
     HIDDEN_BYTES,
+    STORED_BYTES,
     Array,
     Batch,
     exchanged,
@@ -35,7 +38,8 @@ Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "s
 class Exchange(Record, frozen=True, kw_only=True):
     """One collective, `count` times a step: `bytes` is the whole message that every rank ends up
     with (all_reduce, all_gather), starts from (reduce_scatter), or that one rank sends
-    (all_to_all, send). `ranks` take part; `stride` is the distance between neighbours."""
+    (all_to_all, send). `ranks` take part; `stride` is the distance between neighbours. `walks`:
+    its bytes grow with what is already cached."""
 
     name: str
     pattern: Pattern
@@ -43,6 +47,7 @@ class Exchange(Record, frozen=True, kw_only=True):
     ranks: int
     stride: int = 1
     count: int = 1
+    walks: bool = False
 
 
 class LinkSpeed(Record, frozen=True, kw_only=True):
@@ -89,6 +94,10 @@ def stage_exchanges(
         result.append(_reduce("attention.norm", new * 8.0, topology.tp, wide))
         result.append(_reduce("mixer.sum", hidden, topology.tp, mixers))
         result.append(_reduce("mlp.sum", hidden, topology.tp, dense))
+    if topology.dcp > 1:
+        for mixer, times in Counter(layer.mixer for layer in layers).items():
+            if isinstance(mixer, Attention | Latent):
+                result += _context_exchanges(mixer, times, model, topology, engine, batch)
     group = topology.tp * topology.dp
     if routed and topology.dp > 1:
         result += _dispatch(routed[0], model, topology, new, len(routed))
@@ -243,6 +252,51 @@ def _dispatch(
     if topology.tp > 1:
         exchanges.append(_reduce("experts.sum", new * dim * HIDDEN_BYTES, topology.tp, count))
     return exchanges
+
+
+def _context_exchanges(
+    mixer: Attention | Latent,
+    count: int,
+    model: Model,
+    topology: Topology,
+    engine: Engine,
+    batch: Batch,
+) -> list[Exchange]:
+    """What the ranks of dcp tell each other about `count` layers (vLLM 0.32, backend ag_rs):
+    queries are gathered; each rank's result over its share of the keys is weighed by the gathered
+    logarithms of the sums and summed up. Prompts do the same, but those of latent attention gather
+    the cached vectors of their prefix, once a chunk (under an indexer they work as decodes do)."""
+    dcp = topology.dcp
+    heads = -(-mixer.heads // topology.tp) * dcp
+    new = tokens(batch, engine.drafts)
+    gathers: list[Exchange] = []
+    if isinstance(mixer, Attention):
+        query, out = mixer.head_dim, mixer.value_dim
+    else:
+        query, out = mixer.kv_rank + mixer.rope_dim, mixer.kv_rank
+        if mixer.indexer is None:
+            new = new - batch.prefill
+            prefix = batch.pairs / np.maximum(batch.prefill, 1.0)
+            size = prefix * query * STORED_BYTES[kv_dtype_of(model, engine)]
+            gathers.append(
+                Exchange(
+                    name="context.prefix",
+                    pattern="all_gather",
+                    bytes=size,
+                    ranks=dcp,
+                    count=count,
+                    walks=True,
+                )
+            )
+    sizes: dict[str, tuple[Pattern, Array]] = {
+        "queries": ("all_gather", new * heads * query * HIDDEN_BYTES),
+        "sums": ("all_gather", new * heads * dcp * 4.0),
+        "results": ("reduce_scatter", new * heads * out * HIDDEN_BYTES),
+    }
+    return gathers + [
+        Exchange(name=f"context.{name}", pattern=pattern, bytes=size, ranks=dcp, count=count)
+        for name, (pattern, size) in sizes.items()
+    ]
 
 
 @cache

@@ -284,7 +284,8 @@ def _attention(
     ]
     if mixer.indexer is not None:
         kind, bound = "sparse", mixer.indexer.topk
-        result += _indexer(mixer.indexer, model.hidden, model.hidden, weights, engine, batch)
+        wide = model.hidden
+        result += _indexer(mixer.indexer, wide, wide, weights, topology, engine, batch)
     result += attend(
         kind,
         heads=heads,
@@ -296,6 +297,7 @@ def _attention(
         batch=batch,
         drafts=engine.drafts,
         bound=bound,
+        dcp=topology.dcp,
     )
     if mixer.gated:
         result.append(vector("attention.gate", new * heads * mixer.value_dim, 3))
@@ -317,13 +319,16 @@ def attend(
     batch: Batch,
     drafts: int,
     bound: int = 0,
+    dcp: int = 1,
 ) -> list[Operator]:
     """Attention over the cache: 2 x heads x (score_dim + value_dim) FLOPs a pair. Decode reads
-    each cached vector once per sequence."""
+    each cached vector once per sequence; under dcp a rank reads its share of them for the heads
+    of all dcp ranks."""
     context, pairs = batch.context, batch.pairs
     if bound:
         context = np.minimum(context, batch.decode * bound)
         pairs = np.minimum(pairs, batch.prefill * bound)
+    context, gathered = context / dcp, heads * dcp
     pair = 2.0 * heads * (score_dim + value_dim)
     read = cached * STORED_BYTES[dtype]
     return [
@@ -343,11 +348,11 @@ def attend(
             name=f"decode_{kind}",
             kind="decode_attention" if kind == "attention" else "decode_sparse",
             dtype=dtype,
-            flops=context * pair * (1 + drafts),
+            flops=context * pair * dcp * (1 + drafts),
             bytes=context * read,
-            rows=np.full_like(batch.decode, heads / kv_heads * (1 + drafts)),
+            rows=np.full_like(batch.decode, gathered / kv_heads * (1 + drafts)),
             parallel=batch.decode * kv_heads,
-            depth=context * heads * (1 + drafts),
+            depth=context * gathered * (1 + drafts),
             width=score_dim,
         ),
     ]
@@ -388,7 +393,7 @@ def _latent(
     pair = 2.0 * heads * (latent + mixer.kv_rank)
     if mixer.indexer is not None:
         depth = mixer.q_rank or model.hidden
-        result += _indexer(mixer.indexer, depth, model.hidden, weights, engine, batch)
+        result += _indexer(mixer.indexer, depth, model.hidden, weights, topology, engine, batch)
         result += attend(
             "sparse",
             heads=heads,
@@ -400,6 +405,7 @@ def _latent(
             batch=batch,
             drafts=engine.drafts,
             bound=mixer.indexer.topk,
+            dcp=topology.dcp,
         )
     else:
         # A chunk of a prompt makes the heads of its whole prefix again: one up-projection of each
@@ -427,8 +433,9 @@ def _latent(
                 kind="decode_latent",
                 dtype=dtype,
                 flops=batch.context * pair * (1 + engine.drafts),
-                bytes=batch.context * latent * STORED_BYTES[dtype],
-                rows=np.full_like(batch.decode, heads * (1.0 + engine.drafts)),
+                # Under dcp: a share of the vectors, read for the heads of all dcp ranks.
+                bytes=batch.context / topology.dcp * latent * STORED_BYTES[dtype],
+                rows=np.full_like(batch.decode, heads * topology.dcp * (1.0 + engine.drafts)),
                 parallel=batch.decode,
                 depth=batch.context * heads * (1 + engine.drafts),
             ),
@@ -440,11 +447,19 @@ def _latent(
 
 
 def _indexer(
-    indexer: Indexer, depth: int, hidden: int, weights: Stored, engine: Engine, batch: Batch
+    indexer: Indexer,
+    depth: int,
+    hidden: int,
+    weights: Stored,
+    topology: Topology,
+    engine: Engine,
+    batch: Batch,
 ) -> list[Operator]:
-    """The selector: heads x dim scores of every attended token, on every rank alike."""
+    """The selector: heads x dim scores of every attended token, on every rank alike; under dcp a
+    rank scores the keys that it holds."""
     if indexer.shared:
         return []
+    context = batch.context / topology.dcp
     new = tokens(batch, engine.drafts)
     score = 2.0 * indexer.heads * indexer.dim
     return [
@@ -464,8 +479,8 @@ def _indexer(
             name="indexer.decode",
             kind="decode_indexer",
             dtype="fp8",
-            flops=batch.context * score * (1 + engine.drafts),
-            bytes=batch.context * (indexer.dim + 8.0 * (1 + engine.drafts)),
+            flops=context * score * (1 + engine.drafts),
+            bytes=context * (indexer.dim + 8.0 * (1 + engine.drafts)),
             rows=np.full_like(batch.decode, 1.0 + engine.drafts),
             parallel=batch.decode,
         ),
@@ -502,7 +517,9 @@ def _compressed(
             rows=batch.rows,
         )
         if mixer.indexer is not None:
-            result += _indexer(mixer.indexer, mixer.q_rank, model.hidden, weights, engine, older)
+            result += _indexer(
+                mixer.indexer, mixer.q_rank, model.hidden, weights, topology, engine, older
+            )
 
     def over(part: Batch, bound: int) -> list[Operator]:
         return attend(

@@ -7,6 +7,7 @@ here as one pool of equal bytes (assumed).
 
 from msgspec.structs import replace
 
+from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
@@ -23,6 +24,9 @@ LARGEST_GRAPH = 128
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every unset value as TensorRT-LLM would choose it."""
+    if topology.dcp > 1:
+        what = "TensorRT-LLM shares no cache over its tensor-parallel ranks; its Helix adds ranks"
+        raise PlanError("topology.dcp", f"is {topology.dcp}: {what}", "vllm, sglang, or dcp 1")
     max_seqs = engine.max_seqs or MAX_SEQS
     return replace(
         engine,
