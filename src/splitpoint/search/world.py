@@ -11,7 +11,7 @@ from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
 from splitpoint.sim.world import PoolSpec, Reserve, World
 from splitpoint.timing.host import host_speed
-from splitpoint.timing.transfer import LinkSpec, link
+from splitpoint.timing.transfer import LinkSpec, link, pieces
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -116,13 +116,16 @@ def path(
     decode = by_role["decode"]
     # Every decode rank pulls its own share; what ranks hold copies of crosses once for each.
     cost = handoff(model, decode.holding.layout, tokens)
+    posted = pieces(decode.engine.name, cost.descriptors_per_block, cost.ranks)
     return link(
         gpu,
         by_role["prefill"].topology,
         decode.topology,
         bytes_per_token=cost.bytes_per_token * cost.ranks,
         fixed_bytes=float(cost.fixed_bytes * cost.ranks),
-        descriptors_per_block=cost.descriptors_per_block * cost.ranks,
+        descriptors_per_block=posted.per_block,
+        descriptors=posted.per_request,
+        hop=host_speed(decode.engine).hop,
         gpus=candidate.deployment.gpus,
         bandwidth=transfer_bandwidth,
         machine_ports=transfer_ports,
