@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
@@ -132,6 +134,14 @@ def path(
     )
 
 
+def _reserve(dp: int) -> Reserve:
+    """What SGLang's admission keeps free: less where dp ranks attend (`Reserve`)."""
+    default = Reserve()
+    if dp == 1:
+        return default
+    return replace(default, first=0.3 * default.first, least=0.3 * default.least)
+
+
 def _pool(pool: Pool, ready: Instance) -> PoolSpec:
     engine, layout = ready.engine, ready.holding.layout
     assert engine.max_seqs is not None and engine.batched_tokens is not None
@@ -155,5 +165,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         host_blocks=int(engine.host_kv_gib * GIB / ready.topology.rank_gpus) // layout.block_bytes,
         host_bandwidth=engine.host_bandwidth,
         block_bytes=layout.block_bytes,
-        reserve=Reserve() if sglang else None,
+        reserve=_reserve(ready.topology.dp) if sglang else None,
     )
