@@ -15,8 +15,9 @@ from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
+from benchmarks.split_recipes import Recipe, Served, recipe
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Topology
 from splitpoint.inputs.engine import Engine, EngineName, KvDtype
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Dtype, Model
@@ -190,6 +191,7 @@ class _Load(NamedTuple):
     osl: int
     split: bool
     version: str = ""
+    own: bool = False
 
 
 def _wheel_row(row: dict[str, str]) -> Measured:
@@ -211,6 +213,7 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         osl=int(row["osl"]),
         split=disagg,
         version=row["backend_version"],
+        own=own,
     )
     drafts = 0
     if disagg:
@@ -320,17 +323,94 @@ def _split(
     *,
     drafts: int = 0,
 ) -> Deployment:
+    ranks, workers = decode
+    listed = None
+    if engine == "trtllm" and "DeepSeek" in load.model:
+        listed = recipe(
+            Served(
+                gpu=load.gpu,
+                precision={"nvfp4": "fp4"}.get(load.precision, load.precision),
+                isl=load.isl,
+                osl=load.osl,
+                drafting=drafts > 0,
+                prefills=prefill[1],
+                decodes=workers,
+                decode_gpus=ranks.gpus,
+                wide=ranks.dp > 1,
+                users=load.concurrency,
+            )
+        )
+    drafts = listed.drafts if listed else drafts
+
     def pool(role: Role, topology: Topology, replicas: int) -> Pool:
         if not replicas:
             raise PlanError(f"{role}_num_workers", "is not stated", "a row that states it")
-        settings = replace(_settings(engine, load, topology), drafts=drafts)
-        return Pool(role=role, topology=topology, replicas=replicas, engine=settings)
+        settings = _split_settings(engine, load, topology, role, listed)
+        return Pool(
+            role=role,
+            topology=topology,
+            replicas=replicas,
+            engine=replace(settings, drafts=drafts),
+        )
 
+    # Dynamo deals requests out in turn (its frontend's default); of the routers before AMD's
+    # servers nothing is stated.
+    routing: Routing = "least_requests" if load.gpu.startswith("MI") else "round_robin"
     return Deployment(
         pools=(pool("prefill", *prefill), pool("decode", *decode)),
-        routing="least_requests",
-        decode_routing="least_requests",
+        routing=routing,
+        decode_routing=routing,
     )
+
+
+def _split_settings(
+    engine: EngineName, load: _Load, topology: Topology, role: Role, listed: Recipe | None
+) -> Engine:
+    """The settings of one side of a split deployment, from the recipes of srt-slurm and, for AMD's
+    GPUs, from benchmarks/multi_node/amd_utils/models.yaml."""
+    settings = _settings(engine, load, topology)
+    if load.own:
+        return settings
+    if engine == "vllm" and role == "prefill":
+        return replace(settings, batched_tokens=16384)
+    if engine == "trtllm" and role == "prefill":
+        budget, seqs = _trtllm_prefill(load)
+        # disable_overlap_scheduler, in all of them.
+        return replace(settings, batched_tokens=budget, max_seqs=seqs, async_scheduling=False)
+    if listed is not None:
+        return replace(settings, max_seqs=listed.batch, max_graph=listed.batch)
+    if engine == "sglang" and role == "prefill":
+        return replace(settings, batched_tokens=_sglang_prefill(load, topology))
+    return settings
+
+
+def _trtllm_prefill(load: _Load) -> tuple[int, int]:
+    """max_num_tokens and max_batch_size of a rank (recipes/trtllm/*/ctx*.yaml; GB200's and the fp8
+    ones of GB300 are assumed to be like those that were read)."""
+    if load.gpu == "H100 SXM":
+        return 2048, 2
+    fp8 = load.precision == "fp8"
+    if load.gpu == "B300" and fp8:
+        return 8320, 8
+    if load.isl == 1024:
+        return {"H200": (8192, 8), "B300": (10240, 8)}.get(load.gpu, (16384, 16))
+    if fp8 and load.gpu != "H200":
+        return (8320, 1) if load.gpu == "B200" else (8232, 2)
+    return 2 * load.isl + 256, 2
+
+
+def _sglang_prefill(load: _Load, topology: Topology) -> int:
+    """Tokens of a rank's prefill step: --chunked-prefill-size over the dp ranks, at most
+    --max-prefill-tokens, 16384 where it is not set."""
+    if load.gpu.startswith("MI"):
+        chunk = 16384 if load.precision == "fp4" else 262144
+    elif load.gpu in ("GB200", "GB300"):
+        # low-latency.yaml have few users, the others of these names attention of dp ranks or of
+        # several workers.
+        chunk = 16384 if load.concurrency <= 64 else 131072
+    else:
+        chunk = {"H100 SXM": 2048, "H200": 32768}.get(load.gpu, 32768)
+    return max(chunk // topology.dp, 1)
 
 
 def _own_settings(engine: EngineName, load: _Load) -> Engine:
@@ -528,10 +608,12 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
         split=row["disagg"] == "True",
     )
     disagg = row["disagg"] == "True"
-    # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed for split rows);
-    # on TensorRT-LLM 1 with data-parallel attention (nvidia-master.yaml).
+    # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed where no recipe
+    # says otherwise); on TensorRT-LLM 1 with data-parallel attention (nvidia-master.yaml); SGLang's
+    # recipes of split deployments take 2 steps.
     single = engine == "trtllm" and not disagg and row["decode_dp_attention"] == "True"
-    drafts = (1 if single else 3) if row["spec_method"] == "mtp" else 0
+    steps = 1 if single else 2 if disagg and row["framework"] == "dynamo-sglang" else 3
+    drafts = steps if row["spec_method"] == "mtp" else 0
 
     workers = {name: int(row[f"{name}_num_workers"]) for name in ("prefill", "decode")}
     stated = {
@@ -575,7 +657,7 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
         osl=load.osl,
         spread=INFERENCEX_SPREAD,
         hold=Hold() if disagg else _hold(engine, load, deployment.pools[0].topology),
-        drafts=drafts,
+        drafts=deployment.pools[-1].engine.drafts,
         statistic="median",
         ttft=float(row["ttft"]),
         tpot=float(row["tpot"]),

@@ -45,3 +45,11 @@ def test_schedulers_fill_a_step_ahead_from_the_version_that_does_so_by_default()
         (Engine(name="trtllm", version="1.0.0"), True),
     ):
         assert rules(engine, one).overlapped is ahead
+
+
+def test_sglang_s_prefill_chunk_is_shared_by_the_ranks_that_attend() -> None:
+    model = load_model("deepseek-ai/DeepSeek-R1")
+    for asked, dp, tokens in ((None, 1, 8192), (None, 8, 1024), (5000, 8, 5000)):
+        engine = Engine(name="sglang", version="0.5.6", batched_tokens=asked)
+        found = resolved(engine, None, Topology(dp=dp, ep=dp), model)
+        assert found.batched_tokens == tokens

@@ -7,6 +7,7 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.gpu import GIB
 from splitpoint.search.world import candidate_of, path, world
 from splitpoint.sim.world import Reserve
+from splitpoint.timing.host import host_speed
 from tests.search import small
 
 
@@ -98,3 +99,30 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
     )
     assert [pool.reserve for pool in made.pools] == [Reserve(), Reserve()]
     assert [pool.prefix_caching for pool in made.pools] == [True, False]
+
+
+def test_sglang_keeps_less_free_where_ranks_attend() -> None:
+    one = small.ready()
+    engine = replace(one.engine, name="sglang", version="0.5.6")
+    held = replace(one.holding, engine=engine, topology=Topology(dp=4, ep=4))
+    made = world(
+        candidate_of([("mixed", replace(one, holding=held), 1)], "session"),
+        small.model(),
+        small.h20(),
+        tokens=1000,
+    )
+    found = made.pools[0].reserve
+    assert found is not None
+    assert (found.first, found.least) == pytest.approx((0.3 * 0.7, 0.3 * 0.098))
+
+
+def test_a_split_waits_for_its_decode_side_to_hear_of_a_request() -> None:
+    one = small.ready()
+    made = world(
+        candidate_of([("prefill", one, 1), ("decode", one, 1)], "session"),
+        small.model(),
+        small.h20(),
+        tokens=1000,
+    )
+    hop = host_speed(one.engine).hop
+    assert made.link is not None and 0 < hop < made.link.latency < 1.1 * hop

@@ -4,7 +4,7 @@ import pytest
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
-from splitpoint.timing.transfer import NETWORKS, SharedPorts, link, transfer_seconds
+from splitpoint.timing.transfer import NETWORKS, SharedPorts, link, pieces, transfer_seconds
 from tests.timing.worlds import GPU
 
 ONE = Topology()
@@ -89,6 +89,23 @@ def test_many_small_pieces_cost_more_than_their_bytes_as_published() -> None:
     )
     moved = 2**20 / (transfer_seconds(spec, 1, 1) - spec.latency)
     assert moved == pytest.approx(4.69e9, rel=0.08)
+
+
+def test_connectors_cut_a_request_up_in_their_own_ways() -> None:
+    # 61 layers a block, 8 ranks: vLLM posts them block by block, SGLang a layer at a time, and
+    # TensorRT-LLM one buffer a rank.
+    assert pieces("vllm", 61.0, 8) == (488.0, 0.0)
+    assert pieces("sglang", 61.0, 8) == (0.0, 488.0)
+    assert pieces("trtllm", 61.0, 8) == (0.0, 8.0)
+
+
+def test_a_hop_and_the_pieces_of_a_request_come_before_its_bytes() -> None:
+    two, four = Topology(tp=2), Topology(tp=4)
+    plain = link(GPU, two, four, bytes_per_token=1e5)
+    spec = link(GPU, two, four, bytes_per_token=1e5, descriptors=100.0, hop=0.05)
+    more = transfer_seconds(spec, 1000, 60) - transfer_seconds(plain, 1000, 60)
+    assert more == pytest.approx(0.05 + 100 * NETWORKS["nvlink"].per_descriptor / 2)
+    assert "0.05 s from one server to the other" in spec.origin
 
 
 def test_every_network_states_its_origin() -> None:

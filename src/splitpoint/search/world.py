@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
@@ -11,7 +13,7 @@ from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
 from splitpoint.sim.world import PoolSpec, Reserve, World
 from splitpoint.timing.host import host_speed
-from splitpoint.timing.transfer import LinkSpec, link
+from splitpoint.timing.transfer import LinkSpec, link, pieces
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -116,17 +118,28 @@ def path(
     decode = by_role["decode"]
     # Every decode rank pulls its own share; what ranks hold copies of crosses once for each.
     cost = handoff(model, decode.holding.layout, tokens)
+    posted = pieces(decode.engine.name, cost.descriptors_per_block, cost.ranks)
     return link(
         gpu,
         by_role["prefill"].topology,
         decode.topology,
         bytes_per_token=cost.bytes_per_token * cost.ranks,
         fixed_bytes=float(cost.fixed_bytes * cost.ranks),
-        descriptors_per_block=cost.descriptors_per_block * cost.ranks,
+        descriptors_per_block=posted.per_block,
+        descriptors=posted.per_request,
+        hop=host_speed(decode.engine).hop,
         gpus=candidate.deployment.gpus,
         bandwidth=transfer_bandwidth,
         machine_ports=transfer_ports,
     )
+
+
+def _reserve(dp: int) -> Reserve:
+    """What SGLang's admission keeps free: less where dp ranks attend (`Reserve`)."""
+    default = Reserve()
+    if dp == 1:
+        return default
+    return replace(default, first=0.3 * default.first, least=0.3 * default.least)
 
 
 def _pool(pool: Pool, ready: Instance) -> PoolSpec:
@@ -153,5 +166,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         host_blocks=int(engine.host_kv_gib * GIB / ready.topology.rank_gpus) // layout.block_bytes,
         host_bandwidth=engine.host_bandwidth,
         block_bytes=layout.block_bytes,
-        reserve=Reserve() if sglang else None,
+        reserve=_reserve(ready.topology.dp) if sglang else None,
     )

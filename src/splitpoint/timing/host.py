@@ -25,8 +25,10 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     only after this one ends; `gap_async`: when it was scheduled meanwhile; `gap_sequence`: more
     per running sequence; `launch`: one kernel launched outside a graph; `front` and `front_token`:
     from a client to the queue, a request and each of its input tokens (HTTP, tokenising, the
-    processes between, and the first token's way back). `beside_tokens`: the largest decode batch,
-    in tokens, whose shared experts run beside the routed ones on a second stream."""
+    processes between, and the first token's way back); `hop`: more where prefill and decode are
+    apart, from the end of the one until the other knows of the request. `beside_tokens`: the
+    largest decode batch, in tokens, whose shared experts run beside the routed ones on a second
+    stream."""
 
     engine: EngineName
     gap: float
@@ -36,9 +38,11 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     launch: float
     front: float
     front_token: float
+    hop: float
     beside_tokens: int
     origin: str
     front_origin: str
+    hop_origin: str
     beside_origin: str
 
 

@@ -4,10 +4,11 @@ Every rank of the decode side pulls its own share at the same time, so the path 
 narrower side: its GPUs times what one GPU's port gives.
 """
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.record import Record
 
@@ -97,6 +98,26 @@ _NETWORK_OF: dict[str, Network] = {
 }
 
 
+class Pieces(NamedTuple):
+    """Descriptors that a transfer posts: for each block, and for the request as a whole."""
+
+    per_block: float
+    per_request: float
+
+
+def pieces(engine: EngineName, descriptors_per_block: float, ranks: int) -> Pieces:
+    """Descriptors of all `ranks` of the decode side, as an engine's connector cuts a request up.
+
+    vLLM posts every block of every layer by itself. SGLang joins pages that are neighbours in both
+    pools (disaggregation/common/utils.py, group_concurrent_contiguous): one piece a layer, assumed
+    of a request's pages. TensorRT-LLM gathers a request into a buffer and sends each rank its part
+    in one message (cache_transceiver_config.max_tokens_in_buffer). Read 2026-11-30.
+    """
+    if engine == "vllm":
+        return Pieces(descriptors_per_block * ranks, 0.0)
+    return Pieces(0.0, ranks * (descriptors_per_block if engine == "sglang" else 1.0))
+
+
 def link(
     gpu: Gpu,
     prefill: Topology,
@@ -105,6 +126,8 @@ def link(
     bytes_per_token: float,
     fixed_bytes: float = 0.0,
     descriptors_per_block: float = 0.0,
+    descriptors: float = 0.0,
+    hop: float = 0.0,
     gpus: int | None = None,
     network: Network | None = None,
     bandwidth: float | None = None,
@@ -118,6 +141,8 @@ def link(
     meet inside a node or NVLink domain if all `gpus` of the deployment fit in one (default: the
     two instances), else over the network. `bandwidth` overrides one port's bytes per second,
     `network` the kind. A request lives on one data-parallel rank: only its tp x pp ports count.
+    `descriptors` are posted once a request; `hop`: seconds from the end of its prefill until its
+    decode instance knows of it.
     `machine_ports`: how many ports all GPUs of a machine share, where each has none of its own.
     """
     if bandwidth is not None and not bandwidth > 0:
@@ -132,10 +157,12 @@ def link(
         width = min(ports, gpu.gpus_per_node)
         shared = SharedPorts(gpus=gpu.gpus_per_node, ports=machine_ports, width=width)
         told = f", {machine_ports} ports a machine of {gpu.gpus_per_node} GPUs"
+    if hop:
+        told += f", {hop:g} s from one server to the other"
     given = f"given: {bandwidth:g} bytes/s a port; " if bandwidth is not None else ""
     return LinkSpec(
         bandwidth=ports * (bandwidth if bandwidth is not None else port.bandwidth * speed.share),
-        latency=port.latency + speed.latency,
+        latency=port.latency + speed.latency + hop + descriptors * speed.per_descriptor / ports,
         bytes_per_token=bytes_per_token,
         fixed_bytes=fixed_bytes,
         per_descriptor=speed.per_descriptor / ports,

@@ -32,7 +32,9 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     max_seqs = engine.max_seqs or graph
     return replace(
         engine,
-        batched_tokens=engine.batched_tokens or chunk,
+        # --chunked-prefill-size counts the tokens of all dp ranks (server_args.py,
+        # _handle_data_parallelism); `batched_tokens` those of one.
+        batched_tokens=engine.batched_tokens or max(chunk // topology.dp, 1),
         max_seqs=max_seqs,
         max_len=engine.max_len or model.max_len,
         block_size=engine.block_size or 1,
