@@ -17,6 +17,7 @@ import pandas as pd  # type: ignore[import-untyped]
 
 from benchmarks.fit_efficiency import GPUS
 from splitpoint.inputs import facts
+from splitpoint.inputs.engine import EngineName
 from splitpoint.timing.collectives import LinkSpeed, Pattern, message_seconds
 from splitpoint.timing.operators import Array
 
@@ -26,6 +27,7 @@ PATTERNS: dict[str, Pattern] = {
     "reduce_scatter": "reduce_scatter",
     "alltoall": "all_to_all",
 }
+ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
 # The GPU whose tables speak for its architecture's inside link.
 SPEAKERS = ("A100 SXM 80GB", "H200", "L40S", "RTX PRO 6000 Server", "B200", "GB300")
 # Messages of a step: from one token's hidden states to a full token budget's.
@@ -70,21 +72,31 @@ ASSUMED = (
 
 
 def measured(folder: Path) -> pd.DataFrame:
-    """Rows (pattern, ranks, bytes, seconds): NCCL's newest version, and for all-reduce the faster
-    of it and the engine's own kernel, which is what engines switch between by size."""
+    """Rows (pattern, ranks, bytes, seconds) of NCCL's newest version."""
     nccl = pd.read_parquet(_newest(folder.glob("nccl/*/nccl_perf.parquet")))
     nccl = nccl[nccl.nccl_dtype == "half"].rename(columns={"op_name": "pattern"})
-    custom = pd.read_parquet(_newest(folder.glob("vllm/*/custom_allreduce_perf.parquet")))
-    custom = custom[custom.kernel_source.str.contains("graph")].assign(pattern="all_reduce")
-    rows = pd.concat([nccl, custom])
+    return _counted(nccl.assign(pattern=nccl.pattern.map(PATTERNS)))
+
+
+def reduced(folder: Path, engine: EngineName, nccl: pd.DataFrame) -> pd.DataFrame:
+    """All-reduces of one engine as its graphs replay them: the faster of NCCL and of its own
+    kernel, which is what engines switch between by size."""
+    own = pd.read_parquet(_newest(folder.glob(f"{engine}/*/custom_allreduce_perf.parquet")))
+    own = _counted(own[~own.kernel_source.str.contains("eager")].assign(pattern="all_reduce"))
+    rows = pd.concat([nccl[nccl.pattern == "all_reduce"], own])
+    return rows.groupby(["pattern", "num_gpus", "bytes"], as_index=False).seconds.min()
+
+
+def _counted(rows: pd.DataFrame) -> pd.DataFrame:
     # Sizes count elements of two bytes.
     rows = rows.assign(bytes=rows.message_size * 2.0, seconds=rows.latency / 1e3)
     rows = rows[rows.bytes.between(*SIZES)]
-    fastest = rows.groupby(["pattern", "num_gpus", "bytes"], as_index=False).seconds.min()
-    return fastest.assign(pattern=fastest.pattern.map(PATTERNS))
+    return rows.groupby(["pattern", "num_gpus", "bytes"], as_index=False).seconds.min()
 
 
-def fit(rows: pd.DataFrame, pattern: Pattern, name: str) -> LinkSpeed:
+def fit(
+    rows: pd.DataFrame, pattern: Pattern, name: str, engine: EngineName | None = None
+) -> LinkSpeed:
     """The entry that fits the even rows best in log error, and its error on the odd ones."""
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
@@ -104,6 +116,7 @@ def fit(rows: pd.DataFrame, pattern: Pattern, name: str) -> LinkSpeed:
             kind=gpu.inside.kind,
             architecture=gpu.architecture,
             pattern=pattern,
+            engine=engine,
             base=float(f"{base:.3g}"),
             hop=float(f"{hop:.3g}"),
             share=float(f"{share:.3g}"),
@@ -143,11 +156,13 @@ def main() -> int:
     data = Path(aiconfigurator_core.__file__).parent / "systems" / "data"
     speeds = []
     for name in SPEAKERS:
-        rows = measured(data / GPUS[name] / "comm")
-        for pattern, group in rows.groupby("pattern"):
-            found = fit(group, pattern, name)
+        folder = data / GPUS[name] / "comm"
+        rows = measured(folder)
+        fits = [fit(group, pattern, name) for pattern, group in rows.groupby("pattern")]
+        fits += [fit(reduced(folder, e, rows), "all_reduce", name, e) for e in ENGINES]
+        for found in fits:
             print(f"{name:20}", found)
-            speeds.append(found)
+        speeds += fits
     lines = ["# Written by benchmarks/fit_links.py; a later entry never replaces a nearer one."]
     for entry in (*speeds, *ASSUMED):
         lines.append("\n[[links]]")

@@ -189,6 +189,7 @@ class _Load(NamedTuple):
     isl: int
     osl: int
     split: bool
+    version: str = ""
 
 
 def _wheel_row(row: dict[str, str]) -> Measured:
@@ -209,7 +210,9 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         isl=int(row["isl"]),
         osl=int(row["osl"]),
         split=disagg,
+        version=row["backend_version"],
     )
+    drafts = 0
     if disagg:
         deployment = _split(
             engine,
@@ -219,7 +222,9 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         )
     else:
         topology, replicas = _mixed_instance(row, concurrency, own=own)
+        drafts = 0 if own else _drafted(engine, load, topology)
         settings = _own_settings(engine, load) if own else _settings(engine, load, topology)
+        settings = replace(settings, drafts=drafts)
         deployment = Deployment(
             pools=(Pool(role="mixed", topology=topology, replicas=replicas, engine=settings),),
             routing="least_requests",
@@ -238,7 +243,7 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         osl=load.osl,
         spread=1.0 if own else INFERENCEX_SPREAD,
         hold=Hold() if own or disagg else _hold(engine, load, deployment.pools[0].topology),
-        drafts=0,
+        drafts=drafts,
         # Where the same configuration is in both tables, this one has the mean.
         statistic="mean",
         ttft=float(row["silicon_ttft_ms"]) / 1e3,
@@ -330,14 +335,48 @@ def _split(
 
 def _own_settings(engine: EngineName, load: _Load) -> Engine:
     """The settings that the table's own tool generates for an aggregated server (aiconfigurator,
-    generator/rule_plugin/{vllm,trtllm,sglang}.rule)."""
-    budget = None if engine == "sglang" else load.isl + 1500 + 512
+    generator/: templates and rules of the row's engine version).
+
+    TensorRT-LLM 1.0.0rc3 (backends/trtllm.py with extra_engine_args.1.0.0rc3.yaml.j2): no overlap
+    scheduler, graphs of powers of two without padding; later versions (rule_plugin/trtllm.rule)
+    have both. vLLM 0.12 gets no token budget and schedules step by step.
+    """
+    seqs = max(512, load.concurrency)
+    engine_ = replace(_defaults(engine, load), max_seqs=seqs)
+    if engine == "vllm":
+        return replace(engine_, **_released(load))
+    if engine == "sglang":
+        return engine_
+    engine_ = replace(engine_, kv_dtype="fp8" if load.precision in ("fp8", "fp4") else "auto")
+    if load.version.startswith("1.0."):
+        return replace(
+            engine_,
+            batched_tokens=load.concurrency + load.isl + 1500,
+            async_scheduling=False,
+            graph_padding=False,
+            graph_sizes=tuple(1 << power for power in range(9)),
+        )
     return replace(
-        _defaults(engine, load),
-        kv_dtype="fp8" if engine == "trtllm" and load.precision in ("fp8", "fp4") else "auto",
-        batched_tokens=budget,
-        max_seqs=max(512, load.concurrency),
+        engine_,
+        batched_tokens=seqs + load.isl + 1500,
+        graph_sizes=(
+            *range(1, 17),
+            *range(20, 33, 4),
+            *range(40, 65, 8),
+            *range(80, 129, 16),
+            *range(160, 257, 32),
+            *range(320, 513, 64),
+        ),
     )
+
+
+def _released(load: _Load) -> dict[str, object]:
+    """vLLM's version where the row names a release; asynchronous scheduling is the default since
+    0.14 (pull request 27614)."""
+    release = re.match(r"0\.(\d+)\.\d+$", load.version)
+    if release is None:
+        return {}
+    return {"version": load.version, "async_scheduling": int(release[1]) >= 14}
 
 
 def _defaults(engine: EngineName, load: _Load) -> Engine:
@@ -364,6 +403,43 @@ def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
         # neighbouring pages as one piece.
         block_size=64 if engine == "sglang" else None,
     )
+
+
+# Where InferenceX ran DeepSeek-R1 with drafts only, of the TensorRT-LLM image that it ran both
+# ways (1.1.0rc2.post2, nvidia-master.yaml of December 2025): tp, dp, ep, users from and to.
+DRAFTED: dict[tuple[str, str, int, int], tuple[tuple[int, int, int, int, int], ...]] = {
+    ("B200", "fp4", 1024, 1024): ((4, 1, 4, 16, 32), (1, 4, 4, 128, 128), (1, 8, 8, 64, 128)),
+    ("B200", "fp4", 1024, 8192): (
+        (4, 1, 4, 32, 32),
+        (1, 4, 4, 128, 128),
+        (8, 1, 8, 8, 16),
+        (1, 8, 8, 128, 128),
+    ),
+    ("B200", "fp4", 8192, 1024): ((4, 1, 1, 4, 16), (1, 4, 4, 32, 32), (1, 8, 8, 32, 32)),
+    ("B200", "fp8", 1024, 1024): ((1, 8, 8, 128, 256),),
+    ("H200", "fp8", 1024, 1024): ((1, 8, 8, 128, 256),),
+    ("H200", "fp8", 1024, 8192): ((8, 1, 8, 128, 128), (1, 8, 8, 256, 256)),
+    ("H200", "fp8", 8192, 1024): ((1, 8, 8, 128, 256),),
+}
+
+
+def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
+    """Drafts of an aggregated row, which the wheel's table does not state.
+
+    InferenceX serves DeepSeek-R1 on TensorRT-LLM from image 1.2.0rc6.post3 with MTP and from
+    .post2 without (nvidia-master.yaml, early 2026); 1.1.0rc2.post2 ran both, at loads that
+    overlap: only those that the list without MTP lacks are known to draft. MTP is 3 tokens, 1
+    with data-parallel attention (the same file).
+    """
+    if engine != "trtllm" or "DeepSeek" not in load.model:
+        return 0
+    drafts = 1 if topology.dp > 1 else 3
+    if load.version == "1.2.0rc6.post3":
+        return drafts
+    ranges = DRAFTED.get((load.gpu, load.precision, load.isl, load.osl), ())
+    shape = (topology.tp, topology.dp, topology.ep)
+    only = any(r[:3] == shape and r[3] <= load.concurrency <= r[4] for r in ranges)
+    return drafts if load.version == "1.1.0rc2.post2" and only else 0
 
 
 def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
@@ -451,9 +527,11 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
         osl=int(row["osl"]),
         split=row["disagg"] == "True",
     )
-    # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed for all rows).
-    drafts = 3 if row["spec_method"] == "mtp" else 0
     disagg = row["disagg"] == "True"
+    # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed for split rows);
+    # on TensorRT-LLM 1 with data-parallel attention (nvidia-master.yaml).
+    single = engine == "trtllm" and not disagg and row["decode_dp_attention"] == "True"
+    drafts = (1 if single else 3) if row["spec_method"] == "mtp" else 0
 
     workers = {name: int(row[f"{name}_num_workers"]) for name in ("prefill", "decode")}
     stated = {

@@ -197,6 +197,21 @@ def test_every_number_of_an_engine_that_is_not_nought_has_its_source(name: str) 
                 assert len(source) >= len("assumed"), f"{name}: {section}.{key}"
 
 
+def test_tensorrt_llm_captures_fewer_sizes_for_padded_batches() -> None:
+    padded = resolved(Engine(name="trtllm", max_graph=600), H100, Topology(), DENSE)
+    assert capture_sizes(padded) == (1, 2, 4, *range(8, 129, 8), 256, 512, 600)
+    exact = replace(padded, graph_padding=False)
+    assert capture_sizes(exact) == (*range(1, 33), 64, 128, 256, 512, 600)
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "trtllm"])
+def test_stated_graph_sizes_are_the_sizes(name: str) -> None:
+    engine = Engine(name=name, graph_sizes=(48, 1, 16))  # type: ignore[arg-type]
+    engine = resolved(engine, H100, Topology(), DENSE)
+    assert capture_sizes(engine) == (1, 16, 48)
+    assert engine.max_graph == 48
+
+
 def test_other_engines_capture_decode_batches_only() -> None:
     for name, largest in (("sglang", 256), ("trtllm", 128)):
         engine = resolved(Engine(name=name), H100, Topology(), DENSE)  # type: ignore[arg-type]

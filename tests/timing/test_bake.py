@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.model import Experts, Indexer, Latent, Layer, LinearState, Model
+from splitpoint.pricing.engines import resolved
 from splitpoint.timing import bake, host
 from splitpoint.timing.bake import gpu_seconds, step_curve
 from splitpoint.timing.collectives import Exchange, stage_exchanges
@@ -174,6 +175,18 @@ def test_decode_pads_to_captured_sizes_and_runs_eager_past_them() -> None:
     assert work[15] < work[16]
     eager = host.host_speed(engine).launch
     assert work[64] > 4 * 8 * eager  # dozens of launches one by one
+
+
+def test_without_padding_a_batch_between_two_sizes_is_launched_kernel_by_kernel() -> None:
+    engine = replace(ENGINE, max_seqs=20, graph_sizes=(1, 2, 4, 8, 16), graph_padding=False)
+    engine = resolved(engine, GPU, ONE, DENSE)
+    work = step_curve(DENSE, GPU, ONE, engine).decode[1:] * PICO
+    assert work[6] == work[8] == work[16]  # 7, 9 and 17 sequences: the host's launches
+    assert work[7] < work[6] / 4 and work[15] < work[16] / 4  # 8 and 16: a graph each
+    padding = replace(engine, graph_padding=True)
+    padded = step_curve(DENSE, GPU, ONE, padding).decode[1:] * PICO
+    assert padded[8] == pytest.approx(padded[15], rel=1e-6)
+    assert padded[15] == work[15]
 
 
 def test_pages_of_drafts_pad_in_whole_sequences() -> None:

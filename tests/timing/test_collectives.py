@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import EngineName
 from splitpoint.timing.collectives import (
     Exchange,
     LinkSpeed,
@@ -22,6 +23,7 @@ from splitpoint.timing.collectives import (
 from splitpoint.timing.operators import exchanged
 from tests.timing.worlds import DENSE, ENGINE, GPU, HEADED, MOE, batch
 
+ENGINES = get_args(EngineName)
 STEP = batch(decode=8, context=800, rows=8)
 SPEED = LinkSpeed(kind="nvswitch", base=5e-6, hop=1e-6, share=0.5, origin="assumed: a test")
 
@@ -97,18 +99,25 @@ def test_a_shared_bus_crowds() -> None:
 @given(size=st.floats(1.0, 1e9), ranks=st.sampled_from([2, 4, 8]))
 def test_leaving_the_domain_is_never_faster(size: float, ranks: int) -> None:
     exchange = Exchange(name="x", pattern="all_reduce", bytes=np.array([size]), ranks=ranks)
-    near = seconds(exchange, GPU)[0]
-    far = seconds(exchange, replace(GPU, domain=1))[0]
+    near = seconds(exchange, GPU, "vllm")[0]
+    far = seconds(exchange, replace(GPU, domain=1), "vllm")[0]
     assert 0 < near < far
 
 
 def test_a_hierarchy_sends_each_part_once_over_the_network() -> None:
     exchange = Exchange(name="x", pattern="all_gather", bytes=np.array([1e9]), ranks=16)
-    outside = link_speed(GPU.outside, "hopper", "all_gather")
-    inside = link_speed(GPU.inside, "hopper", "all_gather")
+    outside = link_speed(GPU.outside, "hopper", "all_gather", "vllm")
+    inside = link_speed(GPU.inside, "hopper", "all_gather", "vllm")
     by_hand = message_seconds(outside, "all_gather", np.array([1e9 / 8]), 2, 5e10)[0]
     by_hand += message_seconds(inside, "all_gather", np.array([1e9]), 8, 4e11)[0]
-    assert seconds(exchange, GPU)[0] == pytest.approx(by_hand)
+    assert seconds(exchange, GPU, "vllm")[0] == pytest.approx(by_hand)
+
+
+def test_an_engine_with_a_kernel_of_its_own_has_its_own_all_reduce() -> None:
+    of = {engine: link_speed(GPU.inside, "hopper", "all_reduce", engine) for engine in ENGINES}
+    assert {engine: speed.engine for engine, speed in of.items()} == {e: e for e in ENGINES}
+    assert of["trtllm"].base < of["vllm"].base
+    assert link_speed(GPU.inside, "hopper", "all_gather", "trtllm").engine is None
 
 
 @pytest.mark.parametrize(
@@ -117,6 +126,6 @@ def test_a_hierarchy_sends_each_part_once_over_the_network() -> None:
 def test_every_kind_of_link_has_a_speed_with_an_origin(kind: str) -> None:
     link = replace(GPU.inside, kind=kind)
     for pattern in get_args(Pattern):
-        found = link_speed(link, "hopper", pattern)
+        found = link_speed(link, "hopper", pattern, "vllm")
         assert found.kind == kind and 0 < found.share <= 1 and found.base > 0
         assert found.origin.split(":")[0] in ("fitted", "assumed")

@@ -34,6 +34,7 @@ DraftModel = Annotated[
     str, Meta(pattern=r"\S", description="a catalogue name, a config.json, a folder or a hub id")
 ]
 CurveFile = Annotated[str, Meta(min_length=1, description="a file that `splitpoint fit` wrote")]
+GraphSizes = Annotated[tuple[Sequences, ...], Meta(max_length=512)]
 Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 
 
@@ -42,6 +43,10 @@ class Engine(Record, frozen=True, kw_only=True):
 
     `draft_method`: the model's own draft layers, an EAGLE-3 head, a smaller model, or the text
     before; None: what the model has. `draft_model`: the head or the smaller model.
+    `graph_sizes`: batch sizes that graphs are captured for, instead of the engine's own choice
+    (vLLM counts tokens, the others sequences). `graph_padding`: a batch between two sizes runs as
+    the next larger one; off: without a graph (TensorRT-LLM's `enable_padding`, off by default
+    there, on in every guide; the other engines always pad).
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
@@ -63,6 +68,8 @@ class Engine(Record, frozen=True, kw_only=True):
     async_scheduling: bool = True
     graphs: bool = True
     max_graph: Sequences | None = None
+    graph_sizes: GraphSizes = ()
+    graph_padding: bool = True
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()

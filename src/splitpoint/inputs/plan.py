@@ -34,6 +34,7 @@ from splitpoint.inputs.engine import (
     Engine,
     EngineName,
     GraphMode,
+    GraphSizes,
     HostGib,
     KvDtype,
     Sequences,
@@ -72,6 +73,8 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     async_scheduling: bool = True
     graphs: bool = True
     max_graph: Sequences | None = None
+    graph_sizes: GraphSizes = ()
+    graph_padding: bool = True
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()

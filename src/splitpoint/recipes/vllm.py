@@ -201,6 +201,8 @@ def _graphs(engine: Engine) -> dict[str, object]:
     settings: dict[str, object] = {"cudagraph_mode": engine.graph_mode.upper()}
     if engine.max_graph is not None:
         settings["max_cudagraph_capture_size"] = engine.max_graph
+    if engine.graph_sizes:
+        settings["cudagraph_capture_sizes"] = list(engine.graph_sizes)
     return settings
 
 

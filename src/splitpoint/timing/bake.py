@@ -232,7 +232,7 @@ def _stage(
 
 def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
     if isinstance(item, Exchange):
-        return collectives.seconds(item, gpu)
+        return collectives.seconds(item, gpu, engine.name)
     return efficiency.seconds(item, gpu, engine.name)
 
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.drafter import draft_layers, method_of
-from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import Gpu, Link
 from splitpoint.inputs.model import Attention, Experts, Layer, Model
 from splitpoint.record import Record
@@ -46,7 +46,8 @@ class Exchange(Record, frozen=True, kw_only=True):
 
 
 class LinkSpeed(Record, frozen=True, kw_only=True):
-    """What a kind of link gives to collectives (of one architecture and pattern; None: any).
+    """What a kind of link gives to collectives (of one architecture, pattern and engine, which may
+    have kernels of its own; None: any).
 
     `base`: seconds before the first byte; `hop`: seconds per further rank; `share`: of the
     bandwidth that large messages reach; `crowding`: how bytes slow down on a shared bus, as
@@ -56,6 +57,7 @@ class LinkSpeed(Record, frozen=True, kw_only=True):
     kind: str
     architecture: str | None = None
     pattern: Pattern | None = None
+    engine: EngineName | None = None
     base: float
     hop: float
     share: float
@@ -124,29 +126,33 @@ def draft_exchanges(
     return tuple(sent for sent in named if sent.count)
 
 
-def seconds(exchange: Exchange, gpu: Gpu) -> Array:
+def seconds(exchange: Exchange, gpu: Gpu, engine: EngineName) -> Array:
     """Seconds of all of an exchange's repetitions; 0 where nothing is sent."""
     span = exchange.ranks * exchange.stride
     if span <= gpu.domain:
-        once = _on(gpu.inside, gpu, exchange, exchange.bytes, exchange.ranks)
+        once = _on(gpu.inside, gpu, exchange, exchange.bytes, exchange.ranks, engine)
     else:
         # A hierarchy: what near ranks shared inside, each takes its part of to the far ones.
         near = min(exchange.ranks, max(1, gpu.domain // exchange.stride))
         part = exchange.bytes if exchange.pattern == "send" else exchange.bytes / near
-        once = _on(gpu.outside, gpu, exchange, part, -(-exchange.ranks // near))
+        once = _on(gpu.outside, gpu, exchange, part, -(-exchange.ranks // near), engine)
         if near > 1:
-            once = once + _on(gpu.inside, gpu, exchange, exchange.bytes, near)
+            once = once + _on(gpu.inside, gpu, exchange, exchange.bytes, near, engine)
     return np.asarray(np.where(exchange.bytes > 0, exchange.count * once, 0.0))
 
 
-def link_speed(link: Link, architecture: str, pattern: Pattern) -> LinkSpeed:
-    """The speed entry of a link that says most about it: pattern before architecture."""
-    table = [e for e in _speeds() if e.kind == link.kind]
+def link_speed(link: Link, architecture: str, pattern: Pattern, engine: EngineName) -> LinkSpeed:
+    """The speed entry of a link that says most about it: pattern before architecture before
+    engine."""
+    table = [e for e in _speeds() if e.kind == link.kind and e.engine in (None, engine)]
     fitting = [
         e for e in table if e.pattern in (None, pattern) and e.architecture in (None, architecture)
     ]
     nearest = fitting or [e for e in table if e.pattern == pattern] or table
-    return max(nearest, key=lambda e: (e.pattern == pattern, e.architecture == architecture))
+    return max(
+        nearest,
+        key=lambda e: (e.pattern == pattern, e.architecture == architecture, e.engine == engine),
+    )
 
 
 def message_seconds(
@@ -166,8 +172,10 @@ def message_seconds(
     return np.asarray(speed.base + speed.hop * (ranks - 1) + wire)
 
 
-def _on(link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int) -> Array:
-    speed = link_speed(link, gpu.architecture, exchange.pattern)
+def _on(
+    link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int, engine: EngineName
+) -> Array:
+    speed = link_speed(link, gpu.architecture, exchange.pattern, engine)
     return message_seconds(speed, exchange.pattern, size, ranks, link.bandwidth)
 
 

@@ -60,7 +60,9 @@ def gap(engine: Engine, sequences: Array) -> Array:
 
 def padded(engine: Engine, sequences: Array) -> Array:
     """Decoding sequences as a resolved engine runs them: padded up to the next captured size;
-    past the largest (or without graphs) as they are."""
+    past the largest (or without graphs or padding) as they are."""
+    if not engine.graph_padding:
+        return sequences
     sizes = np.array(decode_sizes(engine), dtype=np.float64) / (1 + engine.drafts)
     if not len(sizes):
         return sequences
@@ -78,7 +80,10 @@ def launch_floor(
     """
     sizes = decode_sizes(engine) if decode else prefill_sizes(engine)
     largest = sizes[-1] if sizes else 0
-    return np.where(step_tokens <= largest, 0.0, host_speed(engine).launch * kernels)
+    replayed = step_tokens <= largest
+    if decode and not engine.graph_padding:
+        replayed = np.isin(step_tokens, sizes)
+    return np.where(replayed, 0.0, host_speed(engine).launch * kernels)
 
 
 def launches_drafts(engine: Engine) -> bool:

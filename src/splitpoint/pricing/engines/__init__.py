@@ -32,6 +32,8 @@ class _Module(Protocol):
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every None filled as it would choose by itself on this GPU."""
+    if engine.graph_sizes:
+        engine = replace(engine, max_graph=max(engine.graph_sizes))
     return _module(engine).resolved(_drafting(engine, model), gpu, topology, model)
 
 

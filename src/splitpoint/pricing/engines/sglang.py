@@ -67,6 +67,8 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
     """Batch sizes that graphs are captured for: 1, 2, 4, then every 8th (assumed from 0.5)."""
     if not engine.graphs or not engine.max_graph:
         return ()
+    if engine.graph_sizes:
+        return tuple(sorted({size for size in engine.graph_sizes if size <= engine.max_graph}))
     sizes = {size for size in (1, 2, 4) if size <= engine.max_graph}
     return tuple(sorted(sizes | set(range(8, engine.max_graph + 1, 8))))
 

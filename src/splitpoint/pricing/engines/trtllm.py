@@ -58,11 +58,16 @@ def rules(engine: Engine, topology: Topology) -> Rules:
 
 
 def capture_sizes(engine: Engine) -> tuple[int, ...]:
-    """Batch sizes that graphs are captured for: 1 to 31, then every 8th (assumed)."""
+    """Batch sizes that graphs are captured for (llmapi/llm_args.py, 1.2,
+    `_generate_cuda_graph_batch_sizes`): padded 1, 2, 4 and every 8th up to 128, unpadded 1 to 32,
+    64 and 128; above, powers of two and the largest."""
     if not engine.graphs or not engine.max_graph:
         return ()
     largest = engine.max_graph
-    return (*range(1, min(32, largest + 1)), *range(32, largest + 1, 8))
+    own = (1, 2, 4, *range(8, 129, 8)) if engine.graph_padding else (*range(1, 33), 64, 128)
+    doubled = (1 << power for power in range(8, largest.bit_length()))
+    sizes = engine.graph_sizes or (*own, *doubled, largest)
+    return tuple(sorted({size for size in sizes if size <= largest}))
 
 
 def decode_sizes(engine: Engine) -> tuple[int, ...]:

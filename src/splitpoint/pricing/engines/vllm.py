@@ -94,6 +94,8 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
     """
     if not engine.graphs or not engine.max_graph:
         return ()
+    if engine.graph_sizes:
+        return tuple(sorted({size for size in engine.graph_sizes if size <= engine.max_graph}))
     largest = engine.max_graph
     sizes = {size for size in (1, 2, 4) if size <= largest}
     sizes.update(range(8, min(largest + 1, 256), 8))
