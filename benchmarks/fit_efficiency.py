@@ -975,7 +975,7 @@ class Wanted(NamedTuple):
 
     def holds(self, kind: Kind, dtype: Dtype | None) -> bool:
         """Whether a surface of this kind and dtype is among them."""
-        return kind in (self.kinds or [kind]) and dtype in (self.dtypes or [dtype])
+        return (not self.kinds or kind in self.kinds) and (not self.dtypes or dtype in self.dtypes)
 
 
 def fitted(name: str, data: Path, wanted: Wanted) -> list[Surface]:
