@@ -277,3 +277,16 @@ def test_a_full_step_with_decodes_is_its_operators(model: Model, drafts: int) ->
         # A slope is whole picoseconds a token, and a prefill's is that of the longest chunk.
         slack = (n * length + new * 128 + 0.2 * pairs) * PICO
         assert found == pytest.approx(exact, abs=slack, rel=5e-3)
+
+
+def test_the_host_launches_drafts_in_pieces_before_they_were_captured() -> None:
+    launched = {
+        version: host.draft_launches(
+            Engine(version=version, drafts=3), kernels=60, attentions=6, passes=3
+        )
+        for version in ("0.9.2", "0.11.0", "0.31.0", "0.32.0")
+    }
+    # Three passes of two layers: two attentions, three pieces, logits and sampling each.
+    assert launched == {"0.9.2": 60, "0.11.0": 21, "0.31.0": 21, "0.32.0": 0}
+    others = Engine(name="sglang", version="0.5.3", drafts=3)
+    assert host.draft_launches(others, kernels=60, attentions=6, passes=3) == 0

@@ -176,14 +176,20 @@ def _draft_launches(
     model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
 ) -> Array:
     """Seconds by which the host launches what drafts more slowly than the GPU runs it."""
-    if not engine.drafts or not host.launches_drafts(engine):
-        return np.zeros_like(decode)
     part = _part(_batch(decode, np.zeros_like(decode), at), topology.pp)
     items = _stage(model, topology, engine, part, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
+    operators = [item for item in drafting if isinstance(item, Operator)]
+    launches = host.draft_launches(
+        engine,
+        kernels=sum(item.count for item in drafting),
+        attentions=sum(o.count for o in operators if o.kind.startswith("decode_")),
+        passes=sum(o.count for o in operators if o.name == "draft.sampling"),
+    )
+    if not launches:
+        return np.zeros_like(decode)
     busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
-    launched = host.launch_seconds(engine, gpu) * sum(item.count for item in drafting)
-    return np.asarray(np.maximum(launched - busy, 0.0) if drafting else np.zeros_like(decode))
+    return np.asarray(np.maximum(host.launch_seconds(engine, gpu) * launches - busy, 0.0))
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:

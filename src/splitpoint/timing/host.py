@@ -17,7 +17,7 @@ from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array
 
-DRAFTS_CAPTURED = Version(0, 32)
+DRAFTS_IN_PIECES, DRAFTS_CAPTURED = Version(0, 11), Version(0, 32)
 
 
 class HostSpeed(Record, frozen=True, kw_only=True):
@@ -106,11 +106,18 @@ def launch_floor(
     return np.where(replayed, 0.0, launch_seconds(engine, gpu) * kernels)
 
 
-def launches_drafts(engine: Engine) -> bool:
-    """Whether the host launches what drafts one by one while the rest of a step is replayed: vLLM
-    captured it with its second model runner only, the default since 0.32 (config/vllm.py of 0.28
-    and 0.32); SGLang and TensorRT-LLM have captured theirs."""
-    return engine.graphs and engine.name == "vllm" and version_of(engine) < DRAFTS_CAPTURED
+def draft_launches(engine: Engine, *, kernels: int, attentions: int, passes: int) -> int:
+    """Launches by which the host drafts, in a step whose other kernels a graph replays.
+
+    vLLM launched every kernel until it captured the pieces between attentions (pull request 25109,
+    in 0.11); from then on a pass took one piece before every attention and one after the last, the
+    attentions, logits and sampling (issue 45258, 2026-06-11). Its second model runner, the default
+    since 0.32, has captured all (config/vllm.py of 0.28 and 0.32), as SGLang and TensorRT-LLM have.
+    Without graphs the floor of the whole step counts the same kernels already.
+    """
+    if not engine.graphs or engine.name != "vllm" or version_of(engine) >= DRAFTS_CAPTURED:
+        return 0
+    return kernels if version_of(engine) < DRAFTS_IN_PIECES else 2 * attentions + 3 * passes
 
 
 @cache
