@@ -306,11 +306,12 @@ def _receive(s: Sim, ticket: int, now: int) -> None:
     rank.dirty = 1
     request.first_token = now
     t.got = 1
-    if request.osl == 1:
-        finish(s, q, ticket, now)
-        return
     chain.append(s.places, LISTS * t.rank + RUNNING, ticket)
     rank.running += 1
+    if request.osl == 1:
+        leave_seat(s, ticket)
+        finish(s, q, ticket, now)
+        return
     join_decoders(s, ticket)
 
 
