@@ -323,11 +323,18 @@ def _split(
     *,
     drafts: int = 0,
 ) -> Deployment:
+    if engine == "vllm" and not load.own and "Kimi" in load.model:
+        # The table's rows do not say so: "dep4" and "dep16" of recipes/vllm/kimi-k2.5.
+        prefill = (_apart(prefill[0]), prefill[1])
+        if decode[0].gpus > 8:
+            decode = (_apart(decode[0]), decode[1])
     ranks, workers = decode
     listed = None
-    if engine == "trtllm" and "DeepSeek" in load.model:
+    known = next((name for name in ("DeepSeek", "Kimi") if name in load.model), None)
+    if engine == "trtllm" and known:
         listed = recipe(
             Served(
+                model={"DeepSeek": "DeepSeek-R1", "Kimi": "Kimi-K2.5"}[known],
                 gpu=load.gpu,
                 precision={"nvfp4": "fp4"}.get(load.precision, load.precision),
                 isl=load.isl,
@@ -363,6 +370,11 @@ def _split(
     )
 
 
+def _apart(ranks: Topology) -> Topology:
+    """As many GPUs, attention of each a rank of its own."""
+    return Topology(tp=1, dp=ranks.gpus, ep=ranks.gpus)
+
+
 def _split_settings(
     engine: EngineName, load: _Load, topology: Topology, role: Role, listed: Recipe | None
 ) -> Engine:
@@ -373,6 +385,9 @@ def _split_settings(
         return settings
     if engine == "vllm" and role == "prefill":
         return replace(settings, batched_tokens=16384)
+    if engine == "vllm" and "Kimi" in load.model and load.isl == 8192 and topology.dp == 1:
+        # disagg-gb200-1p4d-dep4-tep4.yaml
+        return replace(settings, max_seqs=16, max_graph=16)
     if engine == "trtllm" and role == "prefill":
         budget, seqs = _trtllm_prefill(load)
         # disable_overlap_scheduler, in all of them.

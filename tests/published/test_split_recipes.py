@@ -3,6 +3,7 @@
 from benchmarks.split_recipes import Recipe, Served, recipe
 
 RUN = Served(
+    model="DeepSeek-R1",
     gpu="GB300",
     precision="fp8",
     isl=8192,
@@ -32,5 +33,12 @@ def test_a_file_counts_where_its_name_says_otherwise() -> None:
 
 
 def test_ranks_and_drafts_are_read_from_a_run_s_line() -> None:
-    wide = Served("H100 SXM", "fp8", 8192, 1024, True, 2, 1, 16, True, 154)
+    wide = Served("DeepSeek-R1", "H100 SXM", "fp8", 8192, 1024, True, 2, 1, 16, True, 154)
     assert recipe(wide) == Recipe(batch=8, drafts=3)
+
+
+def test_kimi_s_runs_are_its_own() -> None:
+    # ctx1dep4_gen5tep4_batch8_allconc_eplb0_mtp0.yaml: concurrencies 5x15x30x55, max_batch_size 8.
+    kimi = Served("Kimi-K2.5", "GB200", "fp4", 1024, 1024, False, 1, 5, 4, False, 55)
+    assert recipe(kimi) == Recipe(batch=8, drafts=0)
+    assert recipe(kimi._replace(model="DeepSeek-R1")) is None
