@@ -395,8 +395,15 @@ def _split_settings(
     if listed is not None:
         return replace(settings, max_seqs=listed.batch, max_graph=listed.batch)
     if engine == "sglang" and role == "prefill":
-        return replace(settings, batched_tokens=_sglang_prefill(load, topology))
+        settings = replace(settings, batched_tokens=_sglang_prefill(load, topology))
+        return replace(settings, max_seqs=1) if _one_by_one(load, topology) else settings
     return settings
+
+
+def _one_by_one(load: _Load, topology: Topology) -> bool:
+    """Whether each of 8 ranks prefills one prompt at a time: --max-running-requests 8 and
+    --chunked-prefill-size 65536 of recipes/b200-fp8/8k1k_*.yaml."""
+    return load.gpu == "B200" and load.precision == "fp8" and topology.dp > 1 and topology.ep == 1
 
 
 def _trtllm_prefill(load: _Load) -> tuple[int, int]:
@@ -423,6 +430,8 @@ def _sglang_prefill(load: _Load, topology: Topology) -> int:
         # low-latency.yaml have few users, the others of these names attention of dp ranks or of
         # several workers.
         chunk = 16384 if load.concurrency <= 64 else 131072
+    elif _one_by_one(load, topology):
+        chunk = 65536
     else:
         chunk = {"H100 SXM": 2048, "H200": 32768}.get(load.gpu, 32768)
     return max(chunk // topology.dp, 1)
