@@ -1021,7 +1021,9 @@ def borrowed(own: list[Surface], lender: str, lent: list[Surface]) -> list[Surfa
 
 def amd(lent: list[Surface]) -> list[Surface]:
     """Shares of AMD GPUs, which no table covers: H200's memory, and its compute times the ratio of
-    the shares that both reach in bf16 products."""
+    the shares that both reach in bf16 products. Of each kind and dtype vLLM's, of MLA those of
+    TensorRT-LLM: what SGLang falls back to on Hopper with an fp8 cache reaches 6% of the bandwidth,
+    and AMD's servers run kernels of their own (--attention-backend aiter)."""
     # SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", 2024-12-22: about 620 of 1,307
     # TFLOP/s on MI300X, 720 of 989 on H100 and H200.
     ratio = (620 / 1307) / (720 / 989)
@@ -1035,9 +1037,20 @@ def amd(lent: list[Surface]) -> list[Surface]:
             error_p90=None,
             origin=f"assumed: {ratio:.2f} of H200's share of compute, its share of bandwidth",
         )
-        for surface in lent
-        if surface.engine == "vllm" or surface.dtype == "fp8" or "latent" in surface.kind
+        for surface in _of_one_engine(lent)
     ]
+
+
+def _of_one_engine(surfaces: list[Surface]) -> list[Surface]:
+    """One surface of each kind and dtype that AMD's GPUs are lent."""
+    found: dict[tuple[str, str | None], Surface] = {}
+    for surface in surfaces:
+        latent = "latent" in surface.kind
+        if surface.engine == ("trtllm" if latent else "vllm"):
+            found[surface.kind, surface.dtype] = surface
+        elif surface.dtype == "fp8" and not latent:
+            found.setdefault((surface.kind, surface.dtype), surface)
+    return list(found.values())
 
 
 def write(folder: Path, name: str, head: Mapping[str, object], surfaces: list[Surface]) -> None:

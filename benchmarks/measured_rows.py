@@ -323,11 +323,18 @@ def _split(
     *,
     drafts: int = 0,
 ) -> Deployment:
+    if engine == "vllm" and not load.own and "Kimi" in load.model:
+        # The table's rows do not say so: "dep4" and "dep16" of recipes/vllm/kimi-k2.5.
+        prefill = (_apart(prefill[0]), prefill[1])
+        if decode[0].gpus > 8:
+            decode = (_apart(decode[0]), decode[1])
     ranks, workers = decode
     listed = None
-    if engine == "trtllm" and "DeepSeek" in load.model:
+    known = next((name for name in ("DeepSeek", "Kimi") if name in load.model), None)
+    if engine == "trtllm" and known:
         listed = recipe(
             Served(
+                model={"DeepSeek": "DeepSeek-R1", "Kimi": "Kimi-K2.5"}[known],
                 gpu=load.gpu,
                 precision={"nvfp4": "fp4"}.get(load.precision, load.precision),
                 isl=load.isl,
@@ -363,6 +370,11 @@ def _split(
     )
 
 
+def _apart(ranks: Topology) -> Topology:
+    """As many GPUs, attention of each a rank of its own."""
+    return Topology(tp=1, dp=ranks.gpus, ep=ranks.gpus)
+
+
 def _split_settings(
     engine: EngineName, load: _Load, topology: Topology, role: Role, listed: Recipe | None
 ) -> Engine:
@@ -373,6 +385,9 @@ def _split_settings(
         return settings
     if engine == "vllm" and role == "prefill":
         return replace(settings, batched_tokens=16384)
+    if engine == "vllm" and "Kimi" in load.model and load.isl == 8192 and topology.dp == 1:
+        # disagg-gb200-1p4d-dep4-tep4.yaml
+        return replace(settings, max_seqs=16, max_graph=16)
     if engine == "trtllm" and role == "prefill":
         budget, seqs = _trtllm_prefill(load)
         # disable_overlap_scheduler, in all of them.
@@ -380,8 +395,15 @@ def _split_settings(
     if listed is not None:
         return replace(settings, max_seqs=listed.batch, max_graph=listed.batch)
     if engine == "sglang" and role == "prefill":
-        return replace(settings, batched_tokens=_sglang_prefill(load, topology))
+        settings = replace(settings, batched_tokens=_sglang_prefill(load, topology))
+        return replace(settings, max_seqs=1) if _one_by_one(load, topology) else settings
     return settings
+
+
+def _one_by_one(load: _Load, topology: Topology) -> bool:
+    """Whether each of 8 ranks prefills one prompt at a time: --max-running-requests 8 and
+    --chunked-prefill-size 65536 of recipes/b200-fp8/8k1k_*.yaml."""
+    return load.gpu == "B200" and load.precision == "fp8" and topology.dp > 1 and topology.ep == 1
 
 
 def _trtllm_prefill(load: _Load) -> tuple[int, int]:
@@ -408,6 +430,8 @@ def _sglang_prefill(load: _Load, topology: Topology) -> int:
         # low-latency.yaml have few users, the others of these names attention of dp ranks or of
         # several workers.
         chunk = 16384 if load.concurrency <= 64 else 131072
+    elif _one_by_one(load, topology):
+        chunk = 65536
     else:
         chunk = {"H100 SXM": 2048, "H200": 32768}.get(load.gpu, 32768)
     return max(chunk // topology.dp, 1)

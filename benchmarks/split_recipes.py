@@ -1,8 +1,9 @@
-"""Decode batches of TensorRT-LLM's split DeepSeek-R1 deployments, as their recipes set them.
+"""Decode batches of TensorRT-LLM's split deployments, as their recipes set them.
 
 InferenceX's list of runs (.github/configs/nvidia-master.yaml, early 2026) names a recipe of
 srt-slurm (NVIDIA, Apache-2.0) for each, and its name says the most sequences a decode rank holds
-and the drafts; where the file says otherwise than its name, the file counts. Read 2026-11-30.
+and the drafts; where the file says otherwise than its name, the file counts. Kimi-K2.5's are
+recipes/kimi2.5/trtllm_dynamo/disagg/gb200Nvfp4/*/STP of the same. Read 2026-11-30.
 """
 
 import re
@@ -11,9 +12,10 @@ from typing import NamedTuple
 
 
 class Served(NamedTuple):
-    """What tells a run from others: GPU, precision, lengths, whether it drafts, workers on both
-    sides, GPUs of a decode worker, whether each of them is a rank of its own, and users."""
+    """What tells a run from others: model, GPU, precision, lengths, whether it drafts, workers on
+    both sides, GPUs of a decode worker, whether each of them is a rank of its own, and users."""
 
+    model: str
     gpu: str
     precision: str
     isl: int
@@ -33,10 +35,11 @@ class Recipe(NamedTuple):
     drafts: int
 
 
-# GPU, precision and lengths, then runs: prefill workers > decode workers, t (tensor-parallel
+# Model; GPU, precision and lengths; then runs: prefill workers > decode workers, t (tensor-parallel
 # attention) or d (attention of data-parallel ranks) with the GPUs of a decode worker, b with the
 # batch, m with the drafts if there are any, and the numbers of users.
 RUNS = """
+DeepSeek-R1
 B200 fp4 1k1k
 1>2d8b64m2:1214 1>5d8b16m3:875 1>5t8b1m3:6 1>5t8b32m3:10,15,25,45,90,180 3>4d8b128m1:4968
 3>5d4b512m1:10860
@@ -131,7 +134,15 @@ GB300 fp8 8k1k
 GB300 fp8 1k8k
 1>4t8b1m3:4 1>4t8b4m3:16 1>1d32b4m3:141 1>1d32b16m3:544 1>2d16b64m1:2048 1>4d8b256m1:8192
 1>4t8b1:4 1>4t8b8:36 1>1d32b8:282 1>1d32b32:1024 1>2d16b128:4096 1>2d16b256:8192
+Kimi-K2.5
+GB200 fp4 1k1k
+1>5t4b8:5,15,30,55 1>4t8b128:4,192,360,668 1>1d8b768:4301,6452 1>1d16b32:666 1>1d32b64:2253
+2>1d16b256:4301 2>1d32b128:4301
+GB200 fp4 8k1k
+1>4t8b1:4 1>5t4b16:5,15,30,60,105 1>4t4b32:156 2>1d16b16:333 3>1d16b32:615 5>1d8b256:2151
+7>1d16b128:2253
 """
+MODELS = ("DeepSeek-R1", "Kimi-K2.5")
 GPUS = {"H100": "H100 SXM"}
 TOKENS = {"1": 1024, "8": 8192}
 RUN = re.compile(r"(\d+)>(\d+)([td])(\d+)b(\d+)(?:m(\d))?:([\d,]+)")
@@ -145,9 +156,12 @@ def recipe(run: Served) -> Recipe | None:
 @cache
 def _recipes() -> dict[Served, Recipe]:
     found = {}
-    gpu = precision = ""
+    model = gpu = precision = ""
     isl = osl = 0
     for line in RUNS.split("\n"):
+        if line in MODELS:
+            model = line
+            continue
         if line and ">" not in line:
             name, precision, lengths = line.split()
             gpu = GPUS.get(name, name)
@@ -156,6 +170,7 @@ def _recipes() -> dict[Served, Recipe]:
         for prefills, decodes, kind, gpus, batch, drafts, users in RUN.findall(line):
             for many in users.split(","):
                 run = Served(
+                    model,
                     gpu,
                     precision,
                     isl,

@@ -249,3 +249,11 @@ def test_more_bandwidth_is_never_slower() -> None:
     copied = vector("x", np.array([1e6]), 2)
     faster = replace(GPU, bandwidth=2 * GPU.bandwidth)
     assert seconds(copied, faster, "vllm")[0] < seconds(copied, GPU, "vllm")[0]
+
+
+def test_each_kind_and_dtype_of_a_gpu_without_engines_of_its_own_has_one_surface() -> None:
+    for name in ("MI300X", "MI355X"):
+        found = [(entry.kind, entry.dtype) for entry in efficiency(facts.gpu(name)).surfaces]
+        assert len(found) == len(set(found))
+        # What SGLang's kernel for an fp8 cache reaches on Hopper is no share of AMD's bandwidth.
+        assert surface(facts.gpu(name), "decode_latent", "fp8", "sglang").memory > 0.5
