@@ -15,8 +15,6 @@ from typing import BinaryIO, Literal, TypeVar
 import msgspec
 
 from splitpoint.errors import OutsideError, PlanError
-from splitpoint.inputs import raw
-from splitpoint.inputs.conversion import convert
 
 T = TypeVar("T")
 
@@ -34,11 +32,16 @@ CHUNK = 1024**2
 
 def read(path: Path, kind: type[T], sets: Sequence[str] = ()) -> T:
     """A record of the file, with `--set a.b=c` applied; every fault of it in one PlanError."""
+    # Parsers of hand-written files are imported here: a process that reads a trace needs none.
+    from splitpoint.inputs.conversion import convert
+
     return convert(load(path), kind, str(path), sets)
 
 
 def load(path: Path, max_bytes: int = MAX_BYTES) -> object:
     """The raw tree of a TOML, YAML or JSON file (plain or .gz), within bounds, never NaN."""
+    from splitpoint.inputs import raw
+
     suffix = _suffix(path)
     if suffix not in raw.FORMATS:
         hint = "a name that ends in .toml, .yaml, .yml or .json, or one of these with .gz"
