@@ -73,6 +73,19 @@ def open_text(
     its number; with `errors="replace"`, for files that may be damaged, bytes that are not UTF-8
     are replaced and a gzip file ends where it breaks off.
     """
+    for text in open_parts(path, max_bytes, max_line, errors=errors):
+        lines = text.split("\n")
+        yield from (line.removesuffix("\r") for line in lines) if "\r" in text else lines
+
+
+def open_parts(
+    path: Path,
+    max_bytes: int = MAX_TEXT_BYTES,
+    max_line: int = MAX_LINE,
+    *,
+    errors: Literal["strict", "replace"] = "strict",
+) -> Iterator[str]:
+    """The text as `open_text` reads it, many lines at once: each part ends where a line does."""
     number = 1
     for lines in _whole_lines(path, max_bytes, max_line, errors == "strict"):
         try:
@@ -81,9 +94,8 @@ def open_text(
             # Once more line by line, to hand over what is whole and to name the one that is not.
             yield from _texts(path, lines.split(b"\n"), number)
             return
-        texts = text.split("\n")
-        number += len(texts)
-        yield from (line.removesuffix("\r") for line in texts) if "\r" in text else texts
+        number += text.count("\n") + 1
+        yield text
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
