@@ -133,6 +133,8 @@ def plain_name(path: str) -> str:
 
 def prefix_ids(identities: Identities) -> Ints:
     """Dense ids that are equal exactly where the source's ids agree from the first block on."""
+    if (identities.ids[1:] > identities.ids[:-1]).all():
+        return np.arange(len(identities.ids), dtype=np.int32)  # each is new
     named = named_prefixes(identities)
     return prefixes_by_level(identities) if named is None else named
 

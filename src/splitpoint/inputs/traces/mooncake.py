@@ -143,6 +143,9 @@ def chained_sessions(trace: Trace) -> Ints:
     A chain is continued once; a second continuation (a fork) is a session of its own. A chain
     whose last full block another session brought first is only a shared prefix and proves nothing.
     """
+    if int(trace.block_ids.max(initial=-1)) + 1 == len(trace.block_ids):
+        # Ids are dense, so none is there twice.
+        return np.arange(len(trace), dtype=np.int32)
     counts = np.diff(trace.block_starts)
     full = np.minimum(trace.isl // trace.block_tokens, counts)
     last = trace.block_starts[:-1] + full - 1
@@ -156,8 +159,6 @@ def chained_sessions(trace: Trace) -> Ints:
     ends = np.zeros(width, bool)
     ends[trace.block_ids[last[full > 0]]] = True
     met = np.flatnonzero(ends[ids] & (np.bincount(ids, minlength=width)[ids] > 1))
-    if not len(met):
-        return np.arange(len(trace), dtype=np.int32)
     waiting: dict[int, int] = {}
     session = list(range(len(trace)))
     isl = trace.isl.tolist()
