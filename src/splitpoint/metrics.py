@@ -162,6 +162,14 @@ def percentile(values: Floats, percent: float) -> float:
     return float(np.percentile(known, percent)) if len(known) else np.nan
 
 
+def percentiles(values: Floats, percents: tuple[float, ...]) -> list[float]:
+    """`percentile` at several places, for one search."""
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return [np.nan] * len(percents)
+    return [float(value) for value in np.percentile(known, percents)]
+
+
 def mean(values: Floats) -> float:
     """The mean of the values that are not NaN; NaN if there is none."""
     known = values[~np.isnan(values)]
@@ -170,9 +178,14 @@ def mean(values: Floats) -> float:
 
 def gap_percentile(gaps: Gaps, percent: float) -> float:
     """The `percent`-th percentile over all gaps: the smallest gap that so many do not exceed."""
+    return gap_percentiles(gaps, (percent,))[0]
+
+
+def gap_percentiles(gaps: Gaps, percents: tuple[float, ...]) -> list[float]:
+    """`gap_percentile` at several places, for one sort."""
     if len(gaps.seconds) == 0:
-        return np.nan
-    return _weighted_percentile([gaps.seconds], gaps.counts.astype(float), percent)
+        return [np.nan] * len(percents)
+    return _weighted_percentiles([gaps.seconds], gaps.counts.astype(float), percents)
 
 
 def interactivity(run: Run) -> float:
@@ -376,13 +389,22 @@ def _weighted_mean(values: list[Floats], weights: Floats) -> float:
 
 def _weighted_percentile(values: list[Floats], weights: Floats, percent: float) -> float:
     """The smallest value that was not exceeded for `percent` of the seconds."""
+    return _weighted_percentiles(values, weights, (percent,))[0]
+
+
+def _weighted_percentiles(
+    values: list[Floats], weights: Floats, percents: tuple[float, ...]
+) -> list[float]:
     if weights.sum() <= 0:
-        return 0.0
+        return [0.0] * len(percents)
     column = np.concatenate(values)
     order = np.argsort(column, kind="stable")
     reached = np.cumsum(weights[order])
-    rank = int(np.searchsorted(reached, percent / 100 * reached[-1], side="left"))
-    return float(column[order[min(rank, len(order) - 1)]])
+    ranks = [
+        int(np.searchsorted(reached, percent / 100 * reached[-1], side="left"))
+        for percent in percents
+    ]
+    return [float(column[order[min(rank, len(order) - 1)]]) for rank in ranks]
 
 
 def _mean_present(start: Floats, end: Floats, window: Window) -> float:

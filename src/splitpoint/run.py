@@ -8,12 +8,8 @@ Parquet file per table.
 
 import io
 import re
-import shutil
-import tempfile
-import zipfile
-import zlib
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_type_hints
 
 import msgspec
 import numpy as np
@@ -22,6 +18,9 @@ from numpy.typing import NDArray
 from splitpoint.errors import PlanError
 from splitpoint.inputs.files import write_atomic
 from splitpoint.record import Record
+
+if TYPE_CHECKING:
+    import zipfile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int32]
@@ -169,6 +168,9 @@ def no_rows(kind: type[Table]) -> Table:
 
 def _packed(run: Run) -> bytes:
     """The bytes of a run file; equal runs give equal bytes, so no clock goes in."""
+    # Archives are imported where they are written or read: most processes do neither.
+    import zipfile
+
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         _add(archive, "run.json", msgspec.json.format(msgspec.json.encode(_head(run)), indent=1))
@@ -180,14 +182,19 @@ def _packed(run: Run) -> bytes:
     return buffer.getvalue()
 
 
-def _add(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+def _add(archive: "zipfile.ZipFile", name: str, content: bytes) -> None:
     """Store one member under the zip format's earliest date."""
+    import zipfile
+
     info = zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
     archive.writestr(info, content, compress_type=zipfile.ZIP_DEFLATED, compresslevel=1)
 
 
 def _unpacked(path: Path) -> Run:
     """Read the zip kind, refusing what is missing, foreign, oversized or of another type."""
+    import zipfile
+    import zlib
+
     where = str(path)
     try:
         with zipfile.ZipFile(path) as archive:
@@ -342,6 +349,9 @@ def _parquet() -> Any:
 def _write_parquet(run: Run, folder: Path) -> None:
     """Write the folder kind beside its place and then rename it there."""
     parquet = _parquet()
+    import shutil
+    import tempfile
+
     import pyarrow
 
     if folder.exists() and not (folder / "run.json").is_file():

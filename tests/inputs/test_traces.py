@@ -184,6 +184,45 @@ def test_ids_that_name_a_block_alone_become_names_of_the_whole_prefix(file: File
     assert reuse(trace).anywhere.tolist() == [0, 0, 1024]
 
 
+def test_ids_that_wrap_around_64_bits_are_still_found_again(file: File) -> None:
+    # Wrapped to 64 bits, the differences of neighbours are all positive.
+    ids = [0, 2**62, 2**63 - 1, -(2**62), 0]
+    rows = [
+        {"timestamp": i, "input_length": 512, "output_length": 1, "hash_ids": [number]}
+        for i, number in enumerate(ids)
+    ]
+    trace = traces.read(file(rows))
+    assert ids_of(trace, 0) == ids_of(trace, 4)
+    assert len(set(trace.block_ids.tolist())) == 4
+
+
+def test_prompts_that_share_nothing_are_sessions_of_their_own(file: File) -> None:
+    rows = [
+        {"timestamp": i, "input_length": 1000, "output_length": 1, "hash_ids": [9 * i, 9 * i + 1]}
+        for i in range(50)
+    ]
+    trace = traces.read(file(rows))
+    assert trace.session.tolist() == list(range(50))
+    assert trace.block_ids.tolist() == list(range(100))
+
+
+def test_a_file_is_read_alike_in_one_piece_and_in_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [json.dumps(row) for row in MOONCAKE for _ in range(40)]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("\n\n".join(lines) + "\n  \n")
+    whole = traces.read(path)
+    monkeypatch.setattr(columns, "PIECE", 300)
+    parts = traces.read(path)
+    assert len(whole) == 120
+    assert parts.isl.tolist() == whole.isl.tolist()
+    assert parts.block_ids.tolist() == whole.block_ids.tolist()
+    path.write_text("\n\n".join([*lines, "{}"]))
+    with pytest.raises(PlanError, match="line 241: "):
+        traces.read(path)
+
+
 def test_ids_may_be_any_64_bit_numbers(file: File) -> None:
     def row(ids: list[int]) -> dict[str, object]:
         return {"timestamp": 0, "input_length": 1100, "output_length": 1, "hash_ids": ids}

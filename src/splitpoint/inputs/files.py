@@ -15,8 +15,6 @@ from typing import BinaryIO, Literal, TypeVar
 import msgspec
 
 from splitpoint.errors import OutsideError, PlanError
-from splitpoint.inputs import raw
-from splitpoint.inputs.conversion import convert
 
 T = TypeVar("T")
 
@@ -34,11 +32,16 @@ CHUNK = 1024**2
 
 def read(path: Path, kind: type[T], sets: Sequence[str] = ()) -> T:
     """A record of the file, with `--set a.b=c` applied; every fault of it in one PlanError."""
+    # Parsers of hand-written files are imported here: a process that reads a trace needs none.
+    from splitpoint.inputs.conversion import convert
+
     return convert(load(path), kind, str(path), sets)
 
 
 def load(path: Path, max_bytes: int = MAX_BYTES) -> object:
     """The raw tree of a TOML, YAML or JSON file (plain or .gz), within bounds, never NaN."""
+    from splitpoint.inputs import raw
+
     suffix = _suffix(path)
     if suffix not in raw.FORMATS:
         hint = "a name that ends in .toml, .yaml, .yml or .json, or one of these with .gz"
@@ -70,6 +73,19 @@ def open_text(
     its number; with `errors="replace"`, for files that may be damaged, bytes that are not UTF-8
     are replaced and a gzip file ends where it breaks off.
     """
+    for text in open_parts(path, max_bytes, max_line, errors=errors):
+        lines = text.split("\n")
+        yield from (line.removesuffix("\r") for line in lines) if "\r" in text else lines
+
+
+def open_parts(
+    path: Path,
+    max_bytes: int = MAX_TEXT_BYTES,
+    max_line: int = MAX_LINE,
+    *,
+    errors: Literal["strict", "replace"] = "strict",
+) -> Iterator[str]:
+    """The text as `open_text` reads it, many lines at once: each part ends where a line does."""
     number = 1
     for lines in _whole_lines(path, max_bytes, max_line, errors == "strict"):
         try:
@@ -78,9 +94,8 @@ def open_text(
             # Once more line by line, to hand over what is whole and to name the one that is not.
             yield from _texts(path, lines.split(b"\n"), number)
             return
-        texts = text.split("\n")
-        number += len(texts)
-        yield from (line.removesuffix("\r") for line in texts) if "\r" in text else texts
+        number += text.count("\n") + 1
+        yield text
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

@@ -32,7 +32,7 @@ def rates(seed: int, tokens: Longs, drafts: int, acceptance: tuple[float, ...]) 
     return rate
 
 
-def _drawn_steps(random: np.random.Generator, tokens: Longs, chances: Floats) -> Longs:
+def _drawn_steps(random: "np.random.Generator", tokens: Longs, chances: Floats) -> Longs:
     """Steps that each request takes; requests draw one after the other, one number a step."""
     draws = Draws(
         at=np.zeros(1, np.int64),

@@ -35,7 +35,7 @@ class Names(NamedTuple):
 def next_turns(session: Ints, turn: Ints) -> Longs:
     """Index of the next turn of each request's session, -1 at the last."""
     following = np.full(len(session), -1, np.int64)
-    if (np.diff(session) > 0).all():
+    if (session[1:] > session[:-1]).all():
         return following
     order = np.lexsort((turn, session))
     same = session[order][1:] == session[order][:-1]

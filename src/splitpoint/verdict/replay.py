@@ -27,6 +27,8 @@ from splitpoint.sim import simulate
 from splitpoint.verdict.answer import Stack
 from splitpoint.verdict.validity import outside
 
+PERCENTS = (50.0, 90.0, 99.0)
+
 
 class Spread(Record, frozen=True, kw_only=True):
     """Mean and percentiles over the requests that finished; None where none has the metric."""
@@ -176,9 +178,7 @@ def summary(
             mean=_known(float(np.average(gaps.seconds, weights=gaps.counts)))
             if len(gaps.seconds)
             else None,
-            p50=_known(metrics.gap_percentile(gaps, 50)),
-            p90=_known(metrics.gap_percentile(gaps, 90)),
-            p99=_known(metrics.gap_percentile(gaps, 99)),
+            **_placed(metrics.gap_percentiles(gaps, PERCENTS)),
         ),
         e2el=_spread(metrics.e2el(run)),
         ttft_stack=Stack(
@@ -227,11 +227,12 @@ def _mixed(plan: Plan, model: Model, gpu: Gpu, trace: Trace) -> Deployment:
 
 def _spread(values: metrics.Floats) -> Spread:
     return Spread(
-        mean=_known(metrics.mean(values)),
-        p50=_known(metrics.percentile(values, 50)),
-        p90=_known(metrics.percentile(values, 90)),
-        p99=_known(metrics.percentile(values, 99)),
+        mean=_known(metrics.mean(values)), **_placed(metrics.percentiles(values, PERCENTS))
     )
+
+
+def _placed(found: list[float]) -> dict[str, float | None]:
+    return {f"p{place:g}": _known(value) for place, value in zip(PERCENTS, found, strict=True)}
 
 
 def _known(value: float) -> float | None:

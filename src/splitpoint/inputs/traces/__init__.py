@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.files import open_text
+from splitpoint.inputs.files import open_parts, open_text
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces import azure, bailian, burstgpt, mooncake, vidur, weka
 from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted, gathered
@@ -38,9 +38,9 @@ def read(
     lines = lines_of(path)
     match chosen:
         case "mooncake":
-            texts = open_text(path, max_line=MAX_LINE)
+            parts = open_parts(path, max_line=MAX_LINE)
             derive = sessions == "auto"
-            return mooncake.read(gathered(texts, str(path)), str(path), derive_sessions=derive)
+            return mooncake.read(gathered(parts, str(path)), str(path), derive_sessions=derive)
         case "azure":
             return azure.read(lines, str(path))
         case "burstgpt":

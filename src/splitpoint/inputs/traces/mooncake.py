@@ -9,7 +9,7 @@ and such a trace is a closed loop.
 
 import itertools
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from splitpoint.inputs.traces.columns import (
     Lines,
     Seconds,
     Tokens,
+    append,
     assembled,
     completed,
     decoded_lines,
@@ -35,6 +36,7 @@ from splitpoint.inputs.traces.columns import (
 # Published: Mooncake's open traces (kvcache-ai/Mooncake, FAST'25, Apache-2.0).
 BLOCK_TOKENS = 512
 PER_MS = 1e-3
+NO_SESSION, NO_PAUSE = array("q", [-1]), array("d", [0.0])
 SOURCE = "Mooncake trace format (kvcache-ai/Mooncake)"
 
 
@@ -58,43 +60,46 @@ def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> 
     numbers: dict[str | int, int] = {}
     clock: dict[int, float] = {}
     delays = 0
-    places = array("q")
-    for taken in lines:
-        rows = decoded_lines(decoder, taken)
-        times = [row.timestamp or 0.0 for row in rows]
-        owners = [-1] * len(rows)
-        for i, row in enumerate(rows):
-            key = row.session_id
-            if key is None and row.delay is None and row.timestamp is not None:
-                continue
-            number = -1 if key is None else numbers.setdefault(key, len(numbers))
-            times[i] = time = moment(row, clock.get(number), taken, i)
-            delays += row.delay is not None
-            if key is not None:
-                clock[number] = time
-                owners[i] = number
-        arrive.extend(times)
-        session.extend(owners)
-        think.extend([row.delay or 0.0 for row in rows])
-        isl.extend([row.input_length for row in rows])
-        osl.extend([row.output_length for row in rows])
+    places: list[int] = []
+    for part in lines:
+        taken, rows = decoded_lines(decoder, part)
+        times = [row.timestamp for row in rows]
+        keys = [row.session_id for row in rows]
+        pauses = [row.delay for row in rows]
+        count = len(rows)
+        if keys.count(None) == pauses.count(None) == count and None not in times:
+            session.extend(NO_SESSION * count)
+            think.extend(NO_PAUSE * count)
+        else:
+            for i, row in enumerate(rows):
+                key = row.session_id
+                number = -1 if key is None else numbers.setdefault(key, len(numbers))
+                times[i] = time = moment(row, clock.get(number), taken, i)
+                delays += row.delay is not None
+                if key is not None:
+                    clock[number] = time
+                session.append(number)
+                think.append(row.delay or 0.0)
+        append(arrive, times, count)  # type: ignore[arg-type]
+        append(isl, [row.input_length for row in rows], count)
+        append(osl, [row.output_length for row in rows], count)
         blocks = [row.hash_ids for row in rows]
-        counts.extend(map(len, blocks))
+        append(counts, map(len, blocks), count)
         extended_by_rows(ids, blocks, taken)
         places.extend(taken.numbers)
     tokens = ints(isl)
-    identities = identities_of(tokens, longs(ids), longs(counts), places, path)
     named = len(numbers) > 0
-    owner = np.array(session)
+    identities = identities_of(tokens, longs(ids), longs(counts), places, path)
     # Requests outside any named session are sessions of their own.
+    owner = np.array(session)
     owner[owner < 0] = len(numbers) + np.flatnonzero(owner < 0)
     trace = assembled(
         path,
         arrive_s=floats(arrive) * PER_MS,
         isl=tokens,
         osl=ints(osl),
-        session=owner,
-        think_s=floats(think) * PER_MS if delays else None,
+        session=owner if named else None,
+        think_s=floats(think) * PER_MS if named and delays else None,
         identities=identities,
         closed=named and delays > 0,
         source=SOURCE,
@@ -112,13 +117,12 @@ def moment(row: Request, before: float | None, lines: Lines, place: int) -> floa
         return row.timestamp
     if row.delay is None or before is None:
         what = "timestamp: missing"
-        where = lines.line(place).where
-        raise PlanError(where, what, "only a later turn with a delay may lack it")
+        raise PlanError(lines.where(place), what, "only a later turn with a delay may lack it")
     return min(before + row.delay, MAX_SECONDS)
 
 
 def identities_of(
-    isl: Ints, ids: Longs, counts: Longs, lines: "array[int]", path: str, usual: int = BLOCK_TOKENS
+    isl: Ints, ids: Longs, counts: Longs, lines: Sequence[int], path: str, usual: int = BLOCK_TOKENS
 ) -> Identities | None:
     """The ids with their block size found, None where the file has none."""
     if not len(ids):
@@ -139,6 +143,9 @@ def chained_sessions(trace: Trace) -> Ints:
     A chain is continued once; a second continuation (a fork) is a session of its own. A chain
     whose last full block another session brought first is only a shared prefix and proves nothing.
     """
+    if int(trace.block_ids.max(initial=-1)) + 1 == len(trace.block_ids):
+        # Ids are dense, so none is there twice.
+        return np.arange(len(trace), dtype=np.int32)
     counts = np.diff(trace.block_starts)
     full = np.minimum(trace.isl // trace.block_tokens, counts)
     last = trace.block_starts[:-1] + full - 1

@@ -6,6 +6,8 @@ queue: near the end some finish before others, which is why the first and last r
 run are cut from its figures.
 """
 
+from __future__ import annotations
+
 import math
 from pathlib import Path
 from typing import TypeVar

@@ -12,6 +12,8 @@ lies between the two: with log-linear quantiles the upper half of the requests a
 mean. The percentiles are kept; the mean comes out at 48k.
 """
 
+from __future__ import annotations
+
 import bisect
 from collections.abc import Callable
 from typing import TypeVar
