@@ -67,6 +67,16 @@ ALIASES = {
     "nvidia/DeepSeek-R1-NVFP4": "deepseek-ai/DeepSeek-R1",
     "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
 }
+# The checkpoints that InferenceX serves in fp4 (nvidia-master.yaml); of DeepSeek-R1 it is
+# nvidia/DeepSeek-R1-0528-FP4-V2, which quantises what V3.1's does: experts, dense and shared
+# products and the output projection, but no other attention weight.
+NVFP4 = {
+    "deepseek-ai/DeepSeek-R1": "nvidia/DeepSeek-V3.1-NVFP4",
+    "deepseek-ai/DeepSeek-V3": "nvidia/DeepSeek-V3.1-NVFP4",
+    "MiniMaxAI/MiniMax-M2.5": "nvidia/MiniMax-M2.5-NVFP4",
+    "Qwen/Qwen3.5-397B-A17B": "nvidia/Qwen3.5-397B-A17B-NVFP4",
+    "moonshotai/Kimi-K2.5": "nvidia/Kimi-K2.5-NVFP4",
+}
 # benchmark_serving.py draws both lengths evenly from 0.8 to 1.0 of the nominal.
 INFERENCEX_SPREAD = 0.8
 
@@ -169,6 +179,8 @@ def as_served(model: Model, quants: tuple[str, str]) -> Model:
 
 def model_of(row: Measured) -> Model:
     """The model of a row, from the catalogue or from the wheel's configurations."""
+    if QUANTS[row.quants[1]] == "nvfp4" and row.model in NVFP4:
+        return load_model(NVFP4[row.model], offline=True)
     name = ALIASES.get(row.model, row.model)
     try:
         model = load_model(name, offline=True)
