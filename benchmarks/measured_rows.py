@@ -375,6 +375,12 @@ def _split(
     )
 
 
+def _balance(load: _Load) -> int:
+    """timeout_iters of attention_dp_config, in all scripts for TensorRT-LLM with DP_ATTENTION;
+    gptoss_fp4_*_trt.sh leave it at the default (llm_args.py)."""
+    return 50 if "gpt-oss" in load.model else 60
+
+
 def _split_settings(
     engine: EngineName, load: _Load, topology: Topology, role: Role, listed: Recipe | None
 ) -> Engine:
@@ -491,6 +497,7 @@ def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
         batched_tokens=chosen.batched_tokens,
         max_seqs=max(chosen.max_seqs or ranked, 1),
         max_graph=chosen.max_graph,
+        balance_steps=_balance(load) if engine == "trtllm" and topology.dp > 1 else 0,
         # trtllm_mla, trtllm_mha and nsa page by 64 tokens, and where SGLang pages by 1 it moves
         # neighbouring pages as one piece.
         block_size=64 if engine == "sglang" else None,
