@@ -528,8 +528,12 @@ def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
     InferenceX serves DeepSeek-R1 on TensorRT-LLM from image 1.2.0rc6.post3 with MTP and from
     .post2 without (nvidia-master.yaml, early 2026); 1.1.0rc2.post2 ran both, at loads that
     overlap: only those that the list without MTP lacks are known to draft. MTP is 3 tokens, 1
-    with data-parallel attention (the same file).
+    with data-parallel attention (the same file). Qwen3.5 in FP8 ran on SGLang and B200 over TP4
+    EP4 and TP8 without MTP, and over TP4 EP1 only with it (its pull requests 804 and 897).
     """
+    if engine == "sglang" and "Qwen3.5" in load.model:
+        ran = (load.gpu, load.precision, topology.tp, topology.dp, topology.ep)
+        return 3 if ran == ("B200", "fp8", 4, 1, 1) else 0
     if engine != "trtllm" or "DeepSeek" not in load.model:
         return 0
     drafts = 1 if topology.dp > 1 else 3
@@ -539,6 +543,10 @@ def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
     shape = (topology.tp, topology.dp, topology.ep)
     only = any(r[:3] == shape and r[3] <= load.concurrency <= r[4] for r in ranges)
     return drafts if load.version == "1.1.0rc2.post2" and only else 0
+
+
+def _two_steps(engine: EngineName, load: _Load) -> bool:
+    return (engine, load.gpu, load.precision) == ("sglang", "B200", "fp8")
 
 
 def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
@@ -629,9 +637,10 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
     disagg = row["disagg"] == "True"
     # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed where no recipe
     # says otherwise); on TensorRT-LLM 1 with data-parallel attention (nvidia-master.yaml); SGLang's
-    # recipes of split deployments take 2 steps.
+    # recipes of split deployments and dsr1_fp8_b200_mtp.sh take 2 steps.
     single = engine == "trtllm" and not disagg and row["decode_dp_attention"] == "True"
-    steps = 1 if single else 2 if disagg and row["framework"] == "dynamo-sglang" else 3
+    double = row["framework"] == "dynamo-sglang" if disagg else _two_steps(engine, load)
+    steps = 1 if single else 2 if double else 3
     drafts = steps if row["spec_method"] == "mtp" else 0
 
     workers = {name: int(row[f"{name}_num_workers"]) for name in ("prefill", "decode")}
