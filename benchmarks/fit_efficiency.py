@@ -102,8 +102,26 @@ DTYPES: dict[str, Dtype] = {
     "fp8_e4m3": "fp8",
 }
 # Of two formats that share a dtype, which one speaks for it: block scales are what published fp8
-# checkpoints carry, and fp8 activations what `peak` counts mxfp4 weights on.
+# checkpoints carry, and fp8 activations what `peak` counts mxfp4 weights on; InferenceX's
+# gptoss_fp4_b200.sh sets VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8.
 USUAL = {"fp8_block", "w4a8_mxfp4_mxfp8"}
+# Engines whose surface of a kind and dtype is another's on data-centre Blackwell.
+# nvfp4 products: all three run a CuTe DSL kernel of FlashInfer or CUTLASS. TensorRT-LLM chooses
+# among several by tuning when it starts, and its table was taken without: 1.7 times SGLang's up to
+# 256 rows, the same for 7,168 and 10,240 columns. vLLM's table counts the quantisation of the
+# inputs, 2 to 3 us, SGLang's does not; SGLang launches it too (modelopt_quant.py), TensorRT-LLM's
+# norms and activations hand on quantised numbers.
+# fp8 experts: TensorRT-LLM's table holds DeepGEMM alone; its servers run trtllm-gen's kernel where
+# attention is not data-parallel (InferenceX, dsr1_fp8_b200_trt.sh, MOE_BACKEND=TRTLLM), the one
+# that FlashInfer gives to SGLang, two to three times faster on cut experts.
+# mxfp4 experts: vLLM and SGLang call the same kernel (trtllm_mxfp4_mxfp8), SGLang's table has more
+# layers of it, gpt-oss's among them.
+LENT: dict[tuple[Kind, EngineName, Dtype], EngineName] = {
+    ("gemm", "trtllm", "nvfp4"): "sglang",
+    ("gemm", "sglang", "nvfp4"): "vllm",
+    ("experts", "trtllm", "fp8"): "sglang",
+    ("experts", "vllm", "mxfp4"): "sglang",
+}
 STORED: dict[Dtype, float] = {
     "bf16": 2.0,
     "fp8": 1.0 + 4 / 128**2,
@@ -981,8 +999,14 @@ class Wanted(NamedTuple):
 def fitted(name: str, data: Path, wanted: Wanted) -> list[Surface]:
     """The wanted surfaces of one GPU, each printed as it is found, and the others as shipped."""
     gpu = facts.gpu(name)
-    shipped = efficiency(gpu).surfaces
-    surfaces = [s for s in shipped if s.samples and not wanted.holds(s.kind, s.dtype)]
+    lends = gpu.architecture == "blackwell"
+    others = [
+        surface
+        for surface in efficiency(gpu).surfaces
+        if surface.samples or (lends and _lender(surface))
+        if not wanted.holds(surface.kind, surface.dtype)
+    ]
+    surfaces: list[Surface] = []
     for table in TABLES:
         for engine in table.engines if table.kind in (wanted.kinds or [table.kind]) else ():
             for found, source in samples(data / GPUS[name], engine, table, gpu):
@@ -1000,21 +1024,45 @@ def fitted(name: str, data: Path, wanted: Wanted) -> list[Surface]:
                     flush=True,
                 )
     order = [table.kind for table in TABLES]
-    return sorted(surfaces, key=lambda surface: order.index(surface.kind))
+    found_here = lent(surfaces) if lends else surfaces
+    return sorted([*others, *found_here], key=lambda surface: order.index(surface.kind))
 
 
-def borrowed(own: list[Surface], lender: str, lent: list[Surface]) -> list[Surface]:
+def lent(surfaces: list[Surface]) -> list[Surface]:
+    """The surfaces of a data-centre Blackwell with those of `LENT` as their lender's."""
+    of = {(s.kind, s.engine, s.dtype): s for s in surfaces}
+    result = []
+    for own in surfaces:
+        lender = _lender(own)
+        if lender is None or (own.kind, lender, own.dtype) not in of:
+            result.append(own)
+        else:
+            other = of[own.kind, lender, own.dtype]
+            result.append(_assumed(other, lender, engine=own.engine))
+    return result
+
+
+def _lender(own: Surface) -> EngineName | None:
+    return LENT.get((own.kind, own.engine, own.dtype)) if own.engine and own.dtype else None
+
+
+def _assumed(surface: Surface, lender: str, *, engine: EngineName | None) -> Surface:
+    return msgspec.structs.replace(
+        surface,
+        engine=engine,
+        samples=0,
+        error_median=None,
+        error_p90=None,
+        origin=f"assumed: as {lender} ({surface.origin})",
+    )
+
+
+def borrowed(own: list[Surface], lender: str, others: list[Surface]) -> list[Surface]:
     """Surfaces of the kinds that a GPU's tables lack, as another GPU's."""
     kinds = {surface.kind for surface in own}
     return [
-        msgspec.structs.replace(
-            surface,
-            samples=0,
-            error_median=None,
-            error_p90=None,
-            origin=f"assumed: as {lender} ({surface.origin})",
-        )
-        for surface in lent
+        _assumed(surface, lender, engine=surface.engine)
+        for surface in others
         if surface.kind not in kinds
     ]
 

@@ -67,6 +67,16 @@ ALIASES = {
     "nvidia/DeepSeek-R1-NVFP4": "deepseek-ai/DeepSeek-R1",
     "nvidia/Qwen3-32B-NVFP4": "Qwen/Qwen3-32B",
 }
+# The checkpoints that InferenceX serves in fp4 (nvidia-master.yaml); of DeepSeek-R1 it is
+# nvidia/DeepSeek-R1-0528-FP4-V2, which quantises what V3.1's does: experts, dense and shared
+# products and the output projection, but no other attention weight.
+NVFP4 = {
+    "deepseek-ai/DeepSeek-R1": "nvidia/DeepSeek-V3.1-NVFP4",
+    "deepseek-ai/DeepSeek-V3": "nvidia/DeepSeek-V3.1-NVFP4",
+    "MiniMaxAI/MiniMax-M2.5": "nvidia/MiniMax-M2.5-NVFP4",
+    "Qwen/Qwen3.5-397B-A17B": "nvidia/Qwen3.5-397B-A17B-NVFP4",
+    "moonshotai/Kimi-K2.5": "nvidia/Kimi-K2.5-NVFP4",
+}
 # benchmark_serving.py draws both lengths evenly from 0.8 to 1.0 of the nominal.
 INFERENCEX_SPREAD = 0.8
 
@@ -169,6 +179,8 @@ def as_served(model: Model, quants: tuple[str, str]) -> Model:
 
 def model_of(row: Measured) -> Model:
     """The model of a row, from the catalogue or from the wheel's configurations."""
+    if QUANTS[row.quants[1]] == "nvfp4" and row.model in NVFP4:
+        return load_model(NVFP4[row.model], offline=True)
     name = ALIASES.get(row.model, row.model)
     try:
         model = load_model(name, offline=True)
@@ -375,6 +387,12 @@ def _apart(ranks: Topology) -> Topology:
     return Topology(tp=1, dp=ranks.gpus, ep=ranks.gpus)
 
 
+def _balance(load: _Load) -> int:
+    """timeout_iters of attention_dp_config, in all scripts for TensorRT-LLM with DP_ATTENTION;
+    gptoss_fp4_*_trt.sh leave it at the default (llm_args.py)."""
+    return 50 if "gpt-oss" in load.model else 60
+
+
 def _split_settings(
     engine: EngineName, load: _Load, topology: Topology, role: Role, listed: Recipe | None
 ) -> Engine:
@@ -503,6 +521,7 @@ def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
         batched_tokens=chosen.batched_tokens,
         max_seqs=max(chosen.max_seqs or ranked, 1),
         max_graph=chosen.max_graph,
+        balance_steps=_balance(load) if engine == "trtllm" and topology.dp > 1 else 0,
         # trtllm_mla, trtllm_mha and nsa page by 64 tokens, and where SGLang pages by 1 it moves
         # neighbouring pages as one piece.
         block_size=64 if engine == "sglang" else None,
@@ -533,8 +552,12 @@ def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
     InferenceX serves DeepSeek-R1 on TensorRT-LLM from image 1.2.0rc6.post3 with MTP and from
     .post2 without (nvidia-master.yaml, early 2026); 1.1.0rc2.post2 ran both, at loads that
     overlap: only those that the list without MTP lacks are known to draft. MTP is 3 tokens, 1
-    with data-parallel attention (the same file).
+    with data-parallel attention (the same file). Qwen3.5 in FP8 ran on SGLang and B200 over TP4
+    EP4 and TP8 without MTP, and over TP4 EP1 only with it (its pull requests 804 and 897).
     """
+    if engine == "sglang" and "Qwen3.5" in load.model:
+        ran = (load.gpu, load.precision, topology.tp, topology.dp, topology.ep)
+        return 3 if ran == ("B200", "fp8", 4, 1, 1) else 0
     if engine != "trtllm" or "DeepSeek" not in load.model:
         return 0
     drafts = 1 if topology.dp > 1 else 3
@@ -544,6 +567,10 @@ def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
     shape = (topology.tp, topology.dp, topology.ep)
     only = any(r[:3] == shape and r[3] <= load.concurrency <= r[4] for r in ranges)
     return drafts if load.version == "1.1.0rc2.post2" and only else 0
+
+
+def _two_steps(engine: EngineName, load: _Load) -> bool:
+    return (engine, load.gpu, load.precision) == ("sglang", "B200", "fp8")
 
 
 def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
@@ -634,9 +661,10 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
     disagg = row["disagg"] == "True"
     # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed where no recipe
     # says otherwise); on TensorRT-LLM 1 with data-parallel attention (nvidia-master.yaml); SGLang's
-    # recipes of split deployments take 2 steps.
+    # recipes of split deployments and dsr1_fp8_b200_mtp.sh take 2 steps.
     single = engine == "trtllm" and not disagg and row["decode_dp_attention"] == "True"
-    steps = 1 if single else 2 if disagg and row["framework"] == "dynamo-sglang" else 3
+    double = row["framework"] == "dynamo-sglang" if disagg else _two_steps(engine, load)
+    steps = 1 if single else 2 if double else 3
     drafts = steps if row["spec_method"] == "mtp" else 0
 
     workers = {name: int(row[f"{name}_num_workers"]) for name in ("prefill", "decode")}

@@ -215,6 +215,15 @@ def test_drafts_end_a_request_in_fewer_steps() -> None:
     assert simulate(never, trace(Row(isl=10, osl=11))).instances.decode_steps[0] == 10
 
 
+@pytest.mark.parametrize(("balance", "first_s"), [(0, 0.056), (6, 0.076), (50, 0.103)])
+def test_prompts_wait_for_prompts_on_other_ranks(balance: int, first_s: float) -> None:
+    """Two ranks that decode from 16 ms on, 10 ms a step; a prompt comes for the one at 40 ms, for
+    the other at 95 ms: alone at once, alone in step 6, or both together."""
+    rows = [Row(16, 30), Row(16, 30), Row(6, 2, 0.040), Row(6, 2, 0.095)]
+    out = simulate(mixed(dp=2, balance=balance), trace(*rows))
+    assert out.requests.first_token_s[2] == pytest.approx(first_s)
+
+
 def test_ranks_of_an_instance_step_at_the_pace_of_the_slowest() -> None:
     world = mixed(dp=2)
     run = simulate(world, trace(Row(isl=10, osl=2), Row(isl=50, osl=2)))

@@ -72,3 +72,25 @@ def test_a_grace_host_launches_slower_and_graphs_hide_it() -> None:
     assert slow[0] == fast[0] == 0.0
     assert slow[1] == pytest.approx(1000 * host.launch_seconds(engine, grace))
     assert slow[1] > 2 * fast[1]
+
+
+def test_tensorrt_llm_runs_norms_inside_its_all_reduces() -> None:
+    engine = Engine(name="trtllm")
+    assert {"mixer.norm", "ffn.norm"} <= host.fused(engine, TP8)
+    assert host.fused(engine, Topology()) == host.fused(engine, Topology(tp=2, dp=2))
+    assert not host.fused(Engine(name="vllm"), TP8)
+
+
+def test_dependent_launches_shorten_every_kernel_from_hopper_on() -> None:
+    engine = Engine(name="trtllm")
+    assert host.dependent(engine, gpu("A100 SXM 80GB")) == 0.0
+    assert 0 < host.dependent(engine, gpu("H200")) < 1e-6
+    assert host.dependent(Engine(name="sglang"), gpu("H200")) == 0.0
+
+
+def test_every_host_cost_has_its_origin() -> None:
+    for name in ("vllm", "sglang", "trtllm"):
+        speed = host.host_speed(Engine(name=name))
+        fused = speed.dependent or speed.fused or speed.fused_sums
+        assert bool(fused) == bool(speed.fused_origin)
+        assert bool(speed.quantises) == bool(speed.quantises_origin)

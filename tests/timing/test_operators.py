@@ -20,7 +20,11 @@ from splitpoint.inputs.model import (
 from splitpoint.timing.operators import (
     Batch,
     Operator,
+    Stored,
+    busiest,
     imbalance,
+    matmul,
+    quantised,
     stage_operators,
     stages,
     step_operators,
@@ -240,6 +244,34 @@ def test_experts_read_what_is_touched_and_multiply_what_is_routed() -> None:
     reached = 16 * (1 - 0.875**4)
     weights = reached * expert * 2
     assert weights < grouped.bytes[0] < weights + 4 * 2 * (128 + 64) * 20
+
+
+def test_the_busiest_rank_reads_more_experts_than_the_mean_until_all_are_read() -> None:
+    draws = np.random.default_rng(0)
+    for tokens in (4, 16, 64):
+        hit = np.zeros((200, 256), bool)
+        for world in hit:
+            for _ in range(tokens):
+                world[draws.choice(256, 8, replace=False)] = True
+        drawn = hit.reshape(200, 8, 32).sum(2).max(1).mean()
+        reached = touched(256, 8, np.array([float(tokens)]))
+        assert busiest(256, reached, 8)[0] == pytest.approx(drawn, rel=0.08)
+    assert busiest(256, np.array([256.0]), 8)[0] == 32
+    assert busiest(256, np.array([40.0]), 1)[0] == 40
+
+
+def test_norms_of_heads_are_a_kernel_of_their_own() -> None:
+    step = batch(decode=10, context=1000)
+    models = (layers_of(ATTENTION), layers_of(replace(ATTENTION, qk_norm=True)))
+    names = [{o.name for o in step_operators(m, ONE, ENGINE, step)} for m in models]
+    assert names[1] - names[0] == {"attention.qk_norm"}
+
+
+def test_quantising_inputs_reads_them_and_writes_a_byte_each() -> None:
+    product = matmul("x", np.array([10.0]), 128, 64, Stored(dtype="fp8", bytes=1.0), count=3)
+    kernel = quantised(product)
+    assert kernel.bytes[0] == 10 * 128 * 3
+    assert (kernel.name, kernel.count) == ("x.quantise", 3)
 
 
 def test_whole_experts_serve_the_tokens_of_all_ranks() -> None:

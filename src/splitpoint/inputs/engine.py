@@ -27,6 +27,7 @@ BlockSize = Annotated[int, Meta(ge=1, le=MAX_BLOCK)]
 BatchedTokens = Annotated[int, Meta(ge=1, le=MAX_BATCHED_TOKENS)]
 Sequences = Annotated[int, Meta(ge=1, le=MAX_SEQS)]
 Tokens = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+Steps = Annotated[int, Meta(ge=0, le=2**16)]
 Drafts = Annotated[int, Meta(ge=0, le=MAX_DRAFTS)]
 HostGib = Annotated[float, Meta(ge=0, le=2**20)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -47,6 +48,8 @@ class Engine(Record, frozen=True, kw_only=True):
     (vLLM counts tokens, the others sequences). `graph_padding`: a batch between two sizes runs as
     the next larger one; off: without a graph (TensorRT-LLM's `enable_padding`, off by default
     there, on in every guide; the other engines always pad).
+    `balance_steps`: steps that prompts wait at most until every data-parallel rank has one
+    (TensorRT-LLM's `attention_dp_config`, `timeout_iters` with `enable_balance`); 0: off, as there.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
@@ -70,6 +73,7 @@ class Engine(Record, frozen=True, kw_only=True):
     max_graph: Sequences | None = None
     graph_sizes: GraphSizes = ()
     graph_padding: bool = True
+    balance_steps: Steps = 0
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()

@@ -38,6 +38,7 @@ from splitpoint.inputs.engine import (
     HostGib,
     KvDtype,
     Sequences,
+    Steps,
     Tokens,
     Utilization,
     Version,
@@ -75,6 +76,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     max_graph: Sequences | None = None
     graph_sizes: GraphSizes = ()
     graph_padding: bool = True
+    balance_steps: Steps = 0
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()

@@ -167,4 +167,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         host_bandwidth=engine.host_bandwidth,
         block_bytes=layout.block_bytes,
         reserve=_reserve(ready.topology.dp) if sglang else None,
+        balance=engine.balance_steps if pool.role == "mixed" and not sglang else 0,
     )

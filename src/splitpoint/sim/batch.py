@@ -240,6 +240,8 @@ def _continue_prefills(s: Sim, r: int, budget: int) -> int:
 def _admit(s: Sim, r: int, budget: int, now: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
+    if s.engines[rank.engine].closed == 1:
+        return
     ticket = s.places.head[LISTS * r + QUEUE]
     while rank.running < pool.seats and budget > 0:
         ready = s.places.head[LISTS * r + READY]

@@ -338,6 +338,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
             row.sharing = 1
             row.padded = curve.together.padded
             row.least = curve.together.least
+        row.balance = pool.balance if pool.dp > 1 else 0
         row.pair = curve.prefill_pair
         row.prefix = curve.prefill_prefix
         windows += sliding

@@ -204,6 +204,8 @@ def _compose(s: Sim, e: int, now: int) -> None:
     engine.steady = 1
     engine.yielded = 0
     engine.prefilling = 0
+    if pool.balance > 0:
+        _open_or_close(s, e)
     if pool.reserving == 1:
         for r in range(engine.first, engine.first + engine.ranks):
             schedule_prefills(s, r, now)
@@ -227,6 +229,29 @@ def _compose(s: Sim, e: int, now: int) -> None:
             record(s, r, now)
     if pool.sharing == 1:
         engine.lasts = _shared_step(s, e)
+
+
+@kernel
+def _open_or_close(s: Sim, e: int) -> None:
+    """As TensorRT-LLM balances its ranks: a step admits prompts if every rank has one and a seat
+    for it, if some rank decodes nothing, or every `balance` steps after such a step
+    (pyexecutor/py_executor.py, _balance_adp_requests)."""
+    engine = s.engines[e]
+    pool = s.pools[engine.pool]
+    engine.closed = 0
+    ready = waiting = idle = 0
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        waits = s.filling.head[r] >= 0 or rank.waiting > 0
+        ready += waits and rank.running < pool.seats
+        waiting += rank.waiting > 0
+        idle += rank.decoders == 0
+    passed = engine.steps - engine.opened
+    if ready == engine.ranks or idle > 0:
+        engine.opened = engine.steps
+    elif waiting > 0 and (passed == 0 or passed % pool.balance > 0):
+        engine.closed = 1
+        engine.steady = 0
 
 
 @kernel

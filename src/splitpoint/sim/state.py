@@ -67,6 +67,7 @@ POOL = _columns(
     "sharing",
     "padded",
     "least",
+    "balance",
     "pair",
     "prefix",
     "span",
@@ -86,6 +87,8 @@ ENGINE = _columns(
     "steady",
     "prefilling",
     "yielded",
+    "opened",
+    "closed",
 )
 RANK = _columns(
     "engine",

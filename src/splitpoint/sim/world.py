@@ -36,7 +36,8 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     (asynchronous scheduling), 1 where it waits for that one's end. `host_blocks`: blocks of one
     rank that host memory keeps beside its pool, `host_bandwidth`: bytes per second at which they
     come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
-    is scheduled as SGLang does; None: as vLLM does.
+    is scheduled as SGLang does; None: as vLLM does. `balance`: steps that prompts wait at most
+    until every rank has one; 0: they do not.
     """
 
     role: Role
@@ -57,6 +58,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     host_bandwidth: float = 0.0
     block_bytes: int = 0
     reserve: Reserve | None = None
+    balance: int = 0
 
 
 class Scores(Record, frozen=True, kw_only=True):

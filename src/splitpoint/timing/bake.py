@@ -23,6 +23,7 @@ from splitpoint.timing.operators import (
     Batch,
     Kind,
     Operator,
+    quantised,
     stage_operators,
     stages,
 )
@@ -232,8 +233,16 @@ def _stage(
 ) -> tuple[Operator | Exchange, ...]:
     layers = stages(model, topology.pp)[stage]
     last = stage == topology.pp - 1
+    fused = host.fused(engine, topology)
+    counted = [
+        operator
+        for operator in stage_operators(model, topology, engine, batch, stage)
+        if operator.name.removeprefix("draft.") not in fused
+    ]
+    apart = host.host_speed(engine).quantises
     return (
-        *stage_operators(model, topology, engine, batch, stage),
+        *counted,
+        *(quantised(o) for o in counted if o.kind == "gemm" and o.dtype in apart),
         *stage_exchanges(layers, model, topology, engine, batch),
         *(draft_exchanges(model, topology, engine, batch) if last else ()),
     )
@@ -241,8 +250,10 @@ def _stage(
 
 def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
     if isinstance(item, Exchange):
-        return collectives.seconds(item, gpu, engine.name)
-    return efficiency.seconds(item, gpu, engine.name)
+        taken = collectives.seconds(item, gpu, engine.name)
+    else:
+        taken = efficiency.seconds(item, gpu, engine.name)
+    return np.maximum(taken - item.count * host.dependent(engine, gpu), 0.0)
 
 
 def _beside(

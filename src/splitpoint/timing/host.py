@@ -10,8 +10,10 @@ from importlib import resources
 import msgspec
 import numpy as np
 
+from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import Gpu
+from splitpoint.inputs.model import Dtype
 from splitpoint.pricing.engines import decode_sizes, prefill_sizes
 from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.record import Record
@@ -28,7 +30,11 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     processes between, and the first token's way back); `hop`: more where prefill and decode are
     apart, from the end of the one until the other knows of the request. `beside_tokens`: the
     largest decode batch, in tokens, whose shared experts run beside the routed ones on a second
-    stream."""
+    stream. `dependent`: of a kernel's start, what passes beside the end of the kernel before it
+    (programmatic dependent launch). `fused`: kernels that are part of others on every rank, and
+    `fused_sums`: those that are part of an all-reduce where one follows or precedes them.
+    `quantises`: dtypes of products whose inputs a kernel of its own quantises and whose measured
+    table leaves it out."""
 
     engine: EngineName
     gap: float
@@ -40,10 +46,16 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     front_token: float
     hop: float
     beside_tokens: int
+    dependent: float = 0.0
+    fused: tuple[str, ...] = ()
+    fused_sums: tuple[str, ...] = ()
+    quantises: tuple[Dtype, ...] = ()
     origin: str
     front_origin: str
     hop_origin: str
     beside_origin: str
+    fused_origin: str = ""
+    quantises_origin: str = ""
 
 
 class CpuSpeed(Record, frozen=True, kw_only=True):
@@ -70,6 +82,19 @@ def gap(engine: Engine, sequences: Array) -> Array:
     if engine.async_scheduling:
         return np.asarray(speed.gap_async + speed.gap_sequence_async * sequences)
     return np.asarray(speed.gap + speed.gap_sequence * sequences)
+
+
+def dependent(engine: Engine, gpu: Gpu) -> float:
+    """Seconds of a kernel's start that pass beside the kernel before it; GPUs before Hopper have no
+    programmatic dependent launch."""
+    return 0.0 if gpu.architecture in ("ampere", "ada") else host_speed(engine).dependent
+
+
+def fused(engine: Engine, topology: Topology) -> frozenset[str]:
+    """Names of the operators that this engine runs inside of other kernels."""
+    speed = host_speed(engine)
+    sums = topology.tp > 1 and topology.dp == 1
+    return frozenset(speed.fused + (speed.fused_sums if sums else ()))
 
 
 def padded(engine: Engine, sequences: Array) -> Array:

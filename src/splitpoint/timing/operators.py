@@ -7,6 +7,7 @@ is not here: kernel launches and host gaps (`efficiency`), messages (`collective
 
 from collections import Counter
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
@@ -214,6 +215,12 @@ def vector(name: str, elements: Array, passes: float) -> Operator:
     )
 
 
+def quantised(product: Operator) -> Operator:
+    """The kernel that quantises a product's inputs: reads bf16, writes a byte."""
+    inputs = product.rows * product.depth
+    return replace(vector(f"{product.name}.quantise", np.asarray(inputs), 1.5), count=product.count)
+
+
 def _layers(
     layers: Sequence[Layer], model: Model, topology: Topology, engine: Engine, batch: Batch
 ) -> list[Operator]:
@@ -282,6 +289,8 @@ def _attention(
         matmul("attention.qkv", new, read, queries + cached, weights),
         vector("attention.rope_cache", new * (heads * mixer.head_dim + cached), 2),
     ]
+    if mixer.qk_norm:
+        result.append(vector("attention.qk_norm", new * (heads * mixer.head_dim + keys), 2))
     if mixer.indexer is not None:
         kind, bound = "sparse", mixer.indexer.topk
         wide = model.hidden
@@ -369,7 +378,10 @@ def _latent(
     latent = mixer.kv_rank + mixer.rope_dim
     query = heads * (mixer.nope_dim + mixer.rope_dim)
     up = heads * (mixer.nope_dim + mixer.value_dim)
-    result = [vector("latent.rope_cache", new * (query + latent), 2)]
+    result = [
+        vector("latent.norm", new * (mixer.kv_rank + (mixer.q_rank or 0)), 2),
+        vector("latent.rope_cache", new * (query + latent), 2),
+    ]
     if mixer.q_rank is None:
         result += [
             matmul("latent.query", new, model.hidden, query, weights),
@@ -564,6 +576,13 @@ def _state(
         matmul("state.in", new, model.hidden, _state_width(mixer, heads, channels, inner), weights),
         vector("state.conv", new * channels, 2),
     ]
+    if mixer.kind == "gdn":
+        # The decays and gates of the heads, a few columns of their own, and queries, keys, values
+        # and output gate laid out for the kernels (sglang models/qwen3_5.py, vllm qwen3_next.py).
+        result += [
+            vector("state.gates", new * model.hidden, 1),
+            vector("state.split", new * (channels + inner), 2),
+        ]
     if mixer.kind == "mamba1":
         state_size = mixer.heads * mixer.rows * mixer.columns / mixer.conv_channels
         result += [
@@ -621,7 +640,7 @@ def _inner(mixer: LinearState) -> float:
 def _state_width(mixer: LinearState, heads: int, channels: float, inner: float) -> float:
     """Columns of the input projection: convolved channels, output gate, and per-head scalars."""
     if mixer.kind == "gdn":
-        return channels + inner + 2 * heads
+        return channels + inner
     if mixer.kind == "kda":
         # Decay and gate of a width each, made through a narrow middle where it is factored.
         return channels + heads + 2 * (mixer.gate_rank or inner)
@@ -672,6 +691,16 @@ def imbalance(pairs: Array, ranks: int) -> Array:
         return np.ones_like(pairs)
     mean = np.maximum(pairs / ranks, 1e-9)
     return np.asarray(np.minimum(1.0 + np.sqrt(2.0 * np.log(ranks) / mean), float(ranks)))
+
+
+def busiest(count: float, reached: Array, ranks: int) -> Array:
+    """Distinct experts that the busiest of `ranks` reads when tokens reach so many of `count`:
+    mean + z sqrt(mean (1 - reached / count)), z the largest of so many normal numbers (Blom's
+    (ranks - 3/8) / (ranks + 1/4) quantile), at most all that it holds."""
+    mean = reached / ranks
+    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    spread = largest * np.sqrt(mean * np.maximum(1.0 - reached / count, 0.0))
+    return np.asarray(np.minimum(mean + spread, count / ranks))
 
 
 def grouped(
@@ -729,7 +758,7 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
     listed = pairs
     if topology.ep > 1:
         pairs = pairs / topology.ep * imbalance(pairs, topology.ep)
-        reached = np.minimum(reached / topology.ep, np.maximum(pairs, 1e-9))
+        reached = np.minimum(busiest(ffn.count, reached, topology.ep), np.maximum(pairs, 1e-9))
         width = ffn.width
     if exchanged(ffn, topology):
         listed = pairs
@@ -754,6 +783,7 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
         own = replace(topology, tp=1) if dealt else topology
         part = new / topology.tp if dealt else new
         result += _mlp("shared", ffn.shared_width, ffn.gated, model, own, part)
+        result.append(vector("experts.add", part * model.hidden, 3))
     if ffn.dense_width:
         result += _mlp("mlp", ffn.dense_width, ffn.gated, model, topology, new)
     return result
