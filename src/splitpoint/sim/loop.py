@@ -39,7 +39,7 @@ from splitpoint.sim.state import (
     TIMED_OUT,
     Sim,
 )
-from splitpoint.sim.steps import elapsed, line_up, step_seconds, sync, touch
+from splitpoint.sim.steps import elapsed, step_seconds, sync, touch
 
 
 @entry
@@ -421,6 +421,8 @@ def _land(s: Sim, e: int, now: int) -> None:
     lane = s.lanes[s.ranks[engine.first].lane_at + k]
     lane.flies = 0
     engine.flying -= 1
+    # It looks at its queues now, as if it stood idle.
+    touch(s, e, now)
     if engine.flying > 0:
         engine.oldest = lane.next
         _await_oldest(s, e)
@@ -435,7 +437,6 @@ def _land(s: Sim, e: int, now: int) -> None:
             s.owed[ticket] = 0
             ticket = s.filling.next[ticket]
         _settle(s, r, now)
-    line_up(s, e)
 
 
 @kernel

@@ -108,28 +108,20 @@ def observe(s: Sim, e: int, now: int) -> None:
 
 
 @kernel
-def line_up(s: Sim, e: int) -> None:
-    """Engine `e` is to look at its queues before the clock moves on."""
-    engine = s.engines[e]
-    clock = s.clock[0]
-    if engine.waits == 0:
-        engine.waits = 1
-        place = clock.waits
-        while place > 0 and s.waits[place - 1] > e:
-            s.waits[place] = s.waits[place - 1]
-            place -= 1
-        s.waits[place] = e
-        clock.waits += 1
-
-
-@kernel
 def touch(s: Sim, e: int, now: int) -> None:
     """Something changed on engine `e`: it looks at its queues after the step in progress (in a
     pipeline: when the first batch on its way has passed), or at once if it stands idle."""
     engine = s.engines[e]
     clock = s.clock[0]
     if engine.busy == 0:
-        line_up(s, e)
+        if engine.waits == 0:
+            engine.waits = 1
+            place = clock.waits
+            while place > 0 and s.waits[place - 1] > e:
+                s.waits[place] = s.waits[place - 1]
+                place -= 1
+            s.waits[place] = e
+            clock.waits += 1
         return
     if engine.leap > 1:
         count = steps_until(s, e, now)
