@@ -93,7 +93,10 @@ def held_back(row: Measured, curve: StepCurve) -> Floats:
     running = min(per_rank, len(curve.decode) - 1)
     share = (1 + row.spread) / 2
     context = (row.isl + row.osl / 2) * share
-    step = float(curve.decode[running] + curve.decode_context[running] * running * context) * PICO
+    step = PICO * sum(
+        float(stage.decode[running] + stage.decode_context[running] * running * context)
+        for stage in curve.stages
+    )
     steps = np.zeros(n)
     if row.hold.polls > 1:
         steps = rng.uniform(0, row.hold.polls, n)

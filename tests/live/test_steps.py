@@ -193,3 +193,6 @@ def test_logs_and_results_are_not_mixed_and_a_log_is_of_one_pool(tmp_path: Path)
     )
     with pytest.raises(PlanError, match="name that pool alone"):
         _ = bench_of(split, ()).curve
+    piped = replace(split, pools=(PoolPlan(pp=2),))
+    with pytest.raises(PlanError, match="pipeline of 2 stages"):
+        _ = bench_of(piped, ()).curve

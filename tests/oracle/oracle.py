@@ -15,6 +15,7 @@ import numpy as np
 from splitpoint.inputs.trace import Trace
 from splitpoint.sim.draws import ONE, lots, rates
 from splitpoint.sim.world import PoolSpec, World
+from splitpoint.timing.curve import StepCurve
 
 PICOS = 10**12
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
@@ -89,6 +90,11 @@ class Seat:
     gone: bool = False
     reloaded: int = 0
     promised: int = 0
+    # In a pipeline: the batch that brings its next token, the slot that it decodes in, and the
+    # first step that it may decode in again.
+    flight: Flight | None = None
+    slot: int = 0
+    eligible: int = 0
 
     def tokens(self) -> int:
         return self.got + ((self.stepped * self.request.rate) >> 20)
@@ -287,15 +293,46 @@ class Rank:
 
 
 @dataclass(eq=False)
+class Flight:
+    """A micro-batch on its way through a pipeline, and what it gives each rank at its end."""
+
+    slot: int
+    turn: int
+    end: int
+    due: list[list[Seat]]
+
+
+@dataclass(eq=False)
 class Engine:
     index: int
     ranks: list[Rank] = field(default_factory=list)
+    flights: list[Flight] = field(default_factory=list)
+    stage_free: list[int] = field(default_factory=list)
+    stage_lasts: list[int] = field(default_factory=list)
+    slot: int = 0
+    turn: int = 0
+    filled: bool = False
     busy: bool = False
     start: int = 0
     end: int = 0
     lasts: int = -1
     prefilling: bool = False
     looks: bool = False
+
+
+def decoding_in(rank: Rank) -> list[Seat]:
+    """Who decodes in the step that is filled. In a pipeline: nobody whose next token is on its way,
+    or, asynchronously, too few steps ago; with SGLang who is in the slot."""
+    engine = rank.engine
+
+    def ready(seat: Seat) -> bool:
+        if rank.spec.reserve is not None:
+            return seat.slot == engine.slot
+        if rank.spec.batches_in_flight > 1:
+            return seat.eligible <= engine.turn
+        return seat.flight is None
+
+    return [s for s in rank.running if s.state in ("decoding", "fresh") and ready(s)]
 
 
 def first_share(spec: PoolSpec) -> int:
@@ -682,6 +719,12 @@ class Oracle:
     def begin(self, engine: Engine) -> None:
         engine.looks = False
         ahead = engine.ranks[0].spec.batches_in_flight > 1
+        if engine.ranks[0].spec.curve.later:
+            if ahead:
+                self.fill_ahead(engine)
+            else:
+                self.fill_pipeline(engine)
+            return
         if engine.lasts < 0:
             self.compose(engine)
         if engine.lasts < 0:
@@ -698,6 +741,69 @@ class Oracle:
             self.advance(engine)
             self.compose(engine)
 
+    def fill_pipeline(self, engine: Engine) -> None:
+        """Send micro-batches off until there is one for each stage, or nothing is left to send."""
+        stages = engine.ranks[0].spec.curve.stages
+        while len(engine.flights) < len(stages):
+            taken = {flight.slot for flight in engine.flights}
+            free = [slot for slot in (engine.slot, *range(len(stages))) if slot not in taken]
+            self.fill_slot(engine, free[0])
+            if engine.lasts >= 0:
+                self.send_off(engine)
+            elif not any(rank.preempted for rank in engine.ranks):
+                return
+
+    def fill_ahead(self, engine: Engine) -> None:
+        """With asynchronous scheduling steps are numbered, empty ones too. One is filled when the
+        one before it leaves, and leaves when the one as many before it as there are stages has
+        passed; a request may decode again as many steps later."""
+        stages = len(engine.ranks[0].spec.curve.stages)
+        while not engine.flights or engine.turn - engine.flights[0].turn < stages:
+            if not engine.filled or (not engine.flights and engine.lasts < 0):
+                self.fill_slot(engine, engine.turn % stages)
+            engine.filled = False
+            if engine.lasts >= 0:
+                self.send_off(engine)
+            elif not engine.flights:
+                if any(rank.preempted for rank in engine.ranks):
+                    continue
+                return
+            engine.turn += 1
+            self.fill_slot(engine, engine.turn % stages)
+            engine.filled = True
+
+    def fill_slot(self, engine: Engine, slot: int) -> None:
+        engine.slot = slot
+        engine.lasts = -1
+        self.compose(engine)
+        stages = engine.ranks[0].spec.curve.stages
+        engine.stage_lasts = [self.step_seconds(engine, stage) for stage in stages]
+
+    def send_off(self, engine: Engine) -> None:
+        """The batch that was filled goes through the stages, behind the one before it."""
+        at = self.now
+        stages = len(engine.stage_lasts)
+        engine.stage_free = engine.stage_free or [0] * stages
+        for i, lasts in enumerate(engine.stage_lasts):
+            at = engine.stage_free[i] = max(at, engine.stage_free[i]) + lasts
+        flight = Flight(engine.slot, engine.turn, at, [])
+        aboard: list[Seat] = []
+        for rank in engine.ranks:
+            rank.busy += sum(engine.stage_lasts) // stages
+            if rank.kind:
+                rank.steps[rank.kind] += 1
+            aboard += [] if engine.prefilling else decoding_in(rank)
+        self.advance(engine)
+        for rank in engine.ranks:
+            aboard += rank.due
+            flight.due.append(rank.due)
+            rank.due = []
+        for seat in aboard:
+            seat.flight, seat.slot, seat.eligible = flight, engine.slot, engine.turn + stages
+        engine.flights.append(flight)
+        engine.busy = True
+        engine.end = engine.flights[0].end
+
     def compose(self, engine: Engine) -> None:
         """Fill the next step."""
         engine.prefilling = False
@@ -710,32 +816,36 @@ class Oracle:
                 self.schedule(rank)
             elif not engine.prefilling:
                 self.schedule_decodes(rank)
-            engine.lasts = max(engine.lasts, self.seconds(rank))
             chunks = any(s.chunk for s in rank.running)
-            decodes = bool(self.decoding(rank)) and not engine.prefilling
+            decodes = bool(decoding_in(rank)) and not engine.prefilling
             rank.kind = ("m" if chunks else "d") if decodes else "p" if chunks else ""
             rank.log.append((self.now, *rank.state()))
-        shared = engine.ranks[0].spec.curve.together
+        engine.lasts = self.step_seconds(engine, engine.ranks[0].spec.curve)
+
+    def step_seconds(self, engine: Engine, curve: StepCurve) -> int:
+        """What the filled step lasts in a stage; -1 if there is nothing in it."""
+        shared = curve.together
         loads = [self.load(rank) for rank in engine.ranks]
         chunks = any(load.chunk for load in loads)
         if shared is not None and len(engine.ranks) > 1 and chunks:
             tokens = [load.n * (1 + engine.ranks[0].drafts) + load.chunk for load in loads]
             if max(tokens) > shared.padded:
                 own = max(
-                    self.seconds(rank, eager=True) - int(shared.work[count])
+                    self.seconds(rank, curve, eager=True) - int(shared.work[count])
                     for rank, count in zip(engine.ranks, tokens, strict=True)
                     if count
                 )
                 mean = -(-sum(tokens) // len(engine.ranks))
-                engine.lasts = max(own + int(shared.work[mean]), shared.least)
+                return max(own + int(shared.work[mean]), shared.least)
+        return max(self.seconds(rank, curve) for rank in engine.ranks)
 
     def advance(self, engine: Engine) -> None:
         """Every request stands as it will after the step; what the step gives is due at its end."""
         for rank in engine.ranks:
             ended = []
             fresh = [s for s in rank.running if s.state == "fresh"]
-            for seat in rank.running:
-                if seat.state == "decoding" and not engine.prefilling:
+            for seat in [] if engine.prefilling else decoding_in(rank):
+                if seat.state == "decoding":
                     seat.stepped += 1
                     if seat.tokens() >= seat.request.osl:
                         ended.append(seat)
@@ -764,12 +874,9 @@ class Oracle:
         seat.state = "ending"
 
     @staticmethod
-    def decoding(rank: Rank) -> list[Seat]:
-        return [s for s in rank.running if s.state in ("decoding", "fresh")]
-
-    def load(self, rank: Rank) -> Load:
+    def load(rank: Rank) -> Load:
         """What a rank computes in the step that it was filled for."""
-        seats = [] if rank.engine.prefilling else self.decoding(rank)
+        seats = [] if rank.engine.prefilling else decoding_in(rank)
         context = 0
         for s in seats:
             rate = ONE if s.state == "fresh" else s.request.rate
@@ -789,8 +896,8 @@ class Oracle:
             return Load(len(seats) + len(lone), context + sum(lone))
         return Load(len(seats), context, chunk, pairs, before)
 
-    def seconds(self, rank: Rank, eager: bool = False) -> int:
-        curve, load = rank.spec.curve, self.load(rank)
+    def seconds(self, rank: Rank, curve: StepCurve, eager: bool = False) -> int:
+        load = self.load(rank)
         if not load.n and not load.chunk:
             return -1
         work = int(curve.decode[load.n])
@@ -807,11 +914,11 @@ class Oracle:
         for seat in rank.running:
             seat.chunk = 0
         for seat in list(rank.running):
-            if seat.state == "decoding" and seat in rank.running:
+            if seat.state == "decoding" and seat in decoding_in(rank):
                 tokens = seat.request.isl + seat.tokens() + 2 * k
                 if not self.grow(rank, seat, rank.held_blocks(tokens, 1 + k)):
                     break
-        budget = spec.token_budget - len(self.decoding(rank)) * (1 + k)
+        budget = spec.token_budget - len(decoding_in(rank)) * (1 + k)
         budget = self.continue_prefills(rank, budget)
         if not rank.preempted:
             self.admit(rank, budget)
@@ -832,7 +939,7 @@ class Oracle:
         block = rank.spec.block_tokens
 
         def totals() -> list[tuple[Seat, int]]:
-            seats = [s for s in rank.running if s.state == "decoding"]
+            seats = decoding_in(rank)
             return [(s, rank.held_blocks(s.request.isl + s.tokens() + 2 * k, 1 + k)) for s in seats]
 
         def lacking() -> bool:
@@ -880,10 +987,11 @@ class Oracle:
             return min(seat.request.osl - seat.tokens(), reserve.horizon)
 
         whole = left(new)
+        here = decoding_in(rank)
         decoding = 0
         for seat in rank.running:
             if seat.state == "decoding":
-                decoding += left(seat)
+                decoding += left(seat) if seat in here else 0
             elif seat.state == "filling" and seat.computed + seat.chunk == seat.target:
                 whole += left(seat)
         tokens = whole + (decoding * rank.share >> 20)
@@ -893,6 +1001,7 @@ class Oracle:
         """The first token came with the KV."""
         seat.request.first_token = self.now
         seat.got = 1
+        seat.slot = seat.rank.engine.slot
         seat.rank.running.append(seat)
         if seat.request.osl == 1:
             self.finish(seat)
@@ -934,6 +1043,7 @@ class Oracle:
         rank.release(seat)
         seat.got = min(seat.tokens(), seat.request.osl)
         seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
+        seat.flight = None
         seat.target = seat.request.isl + seat.got
         # What was pulled is computed again where it was lost.
         seat.state, seat.local = "waiting", True
@@ -988,7 +1098,7 @@ class Oracle:
                 if not self.reserve(rank, seat):
                     return
                 continue
-            if rank.shut:
+            if rank.shut or any(seat in due for f in rank.engine.flights for due in f.due):
                 return
             answer = self.reload(rank, seat)
             if answer == "room":
@@ -1044,16 +1154,33 @@ class Oracle:
     def complete(self, engine: Engine) -> None:
         engine.busy = False
         engine.looks = True
-        if engine.ranks[0].spec.batches_in_flight == 1:
+        if engine.flights:
+            self.land(engine)
+        elif engine.ranks[0].spec.batches_in_flight == 1:
             self.advance(engine)
         for rank in engine.ranks:
-            rank.busy += self.now - engine.start
+            if not rank.spec.curve.later:
+                rank.busy += self.now - engine.start
             for seat in list(rank.running):
                 if seat.gone and seat.state != "ending":
                     self.drop(seat)
             due, rank.due = rank.due, []
             for seat in due:
                 self.settle(seat)
+
+    def land(self, engine: Engine) -> None:
+        """The first micro-batch on its way has left the last stage."""
+        flight = engine.flights.pop(0)
+        if engine.ranks[0].spec.batches_in_flight == 1:
+            engine.slot = flight.slot
+        for rank, due in zip(engine.ranks, flight.due, strict=True):
+            rank.due = due
+            for seat in rank.running:
+                if seat.flight is flight:
+                    seat.flight = None
+        if engine.flights:
+            engine.busy = True
+            engine.end = engine.flights[0].end
 
     def settle(self, seat: Seat) -> None:
         """What a step gave a request is there."""

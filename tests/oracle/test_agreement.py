@@ -35,6 +35,12 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"handed over"} if (r.transfer_end_s > 0).any() else set()
         seen |= {"held"} if run.series.held.any() else set()
         seen |= {"ranks"} if (run.instances.rank > 0).any() else set()
+        piped = [pool for pool in world.pools if pool.curve.later]
+        seen |= {f"pipeline with {pool.batches_in_flight}" for pool in piped}
+        seen |= {"pipeline, sglang"} if any(pool.reserve for pool in piped) else set()
+        losing = run.instances.pool[run.instances.preemptions > 0]
+        lost = any(world.pools[index].curve.later for index in losing)
+        seen |= {"preempted in a pipeline"} if lost else set()
         seen |= {"drafts"} if any(pool.curve.drafts for pool in world.pools) else set()
     assert seen >= {
         *(f"outcome {outcome}" for outcome in (0, 1, 2, 3)),
@@ -48,5 +54,9 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
             "reloaded",
             "ahead",
             "sglang",
+            "pipeline with 1",
+            "pipeline with 2",
+            "pipeline, sglang",
+            "preempted in a pipeline",
         ),
     }

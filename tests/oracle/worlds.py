@@ -73,7 +73,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
     budget = random.randint(max(block, seats * (1 + drafts)), 60)
     host = random.choice([0, 0, random.randint(1, 100)])
     replicas, dp = random.randint(1, 3), random.choice([1, 1, 1, 2, 3])
-    return PoolSpec(
+    made = PoolSpec(
         role=role,
         replicas=replicas,
         dp=dp,
@@ -93,6 +93,20 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         host_bandwidth=random.choice([1e6, 1e9]),
         block_bytes=random.choice([1, 1000]),
     )
+    return piped(made)
+
+
+def piped(pool: PoolSpec) -> PoolSpec:
+    """The pool, often as a pipeline of stages of unequal speed."""
+    seats, budget, curves = pool.max_seqs, pool.token_budget, pool.curve
+    # From a source of its own: more draws would make other worlds of known seeds.
+    random = Random(f"{seats} {budget} {curves.decode.sum()}")
+    if random.random() < 0.4:
+        return pool
+    stages = [
+        curve(random, seats, budget, curves.drafts, pool.dp) for _ in range(random.randint(1, 3))
+    ]
+    return replace(pool, curve=replace(curves, later=tuple(stages)))
 
 
 def world(random: Random) -> World:
@@ -153,7 +167,7 @@ def world(random: Random) -> World:
 def case(random: Random) -> tuple[World, Trace]:
     """A world and a trace; some of them prompts that return when a small pool forgot them, some
     with outputs that outgrow the pool."""
-    if random.random() < 0.6:
+    if random.random() < 0.4:
         return world(random), trace(random)
     if random.random() < 0.3:
         return crowded(random)

@@ -49,6 +49,17 @@ def test_decode_pace_is_the_curve_at_the_mean_context() -> None:
     assert pace.rate_within(0.001) == 0.0
 
 
+def test_a_pipeline_is_as_fast_as_its_slowest_stage_and_a_lone_sequence_passes_all() -> None:
+    one = hand_made()
+    fast = replace(one.curve, decode=one.curve.decode // 5, mixed=one.curve.mixed // 5)
+    piped = replace(one, curve=replace(one.curve, later=(fast, fast)))
+    # 10 + 2 + 2 ms; two and three in batches of their own; of four two share a batch.
+    context = np.array([3, 2, 3, 6]) * 1050e-9
+    step = [0.014, 0.020, 0.030, 0.030]
+    np.testing.assert_allclose(decode_pace(piped, PROFILE).tpot, step + context)
+    assert prefill_seconds(piped, PROFILE) == prefill_seconds(one, PROFILE)
+
+
 def test_drafts_divide_the_time_of_a_token() -> None:
     plain, drafted = hand_made(), hand_made((0.5, 0.5))
     assert drafted.tokens_per_step == 1.75

@@ -89,6 +89,7 @@ def slower(world: World, factor: int) -> World:
             prefill_prefix=c.prefill_prefix * factor,
             mixed_decode=None if c.mixed_decode is None else c.mixed_decode * factor,
             together=None if c.together is None else c.together.times(factor),
+            later=tuple(map(curve, c.later)),
         )
 
     return replace(

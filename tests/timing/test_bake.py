@@ -12,7 +12,7 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.model import Experts, Indexer, Latent, Layer, LinearState, Model
 from splitpoint.pricing.engines import resolved
-from splitpoint.timing import bake, host
+from splitpoint.timing import bake, collectives, host
 from splitpoint.timing.bake import gpu_seconds, step_curve
 from splitpoint.timing.collectives import Exchange, stage_exchanges
 from splitpoint.timing.curve import PICO
@@ -224,14 +224,41 @@ def test_twice_the_machine_takes_half_the_time_where_nothing_waits() -> None:
     assert slow.mixed[256] / 2 < fast.mixed[256] < slow.mixed[256]
 
 
-def test_a_pipeline_halves_what_a_stage_does_and_takes_both() -> None:
-    engine = replace(ENGINE, batched_tokens=16384)
-    whole = step_curve(DENSE, GPU, ONE, engine)
-    piped = step_curve(DENSE, GPU, Topology(pp=2), engine)
-    # A lone sequence passes both stages: no faster than one GPU, and dearer by the hand-over.
-    assert piped.decode[1] > whole.decode[1] * 0.99
-    assert piped.decode_context[1] == pytest.approx(whole.decode_context[1], abs=2)
-    assert piped.prefill_pair == pytest.approx(whole.prefill_pair / 2, rel=0.1, abs=1)
+@pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
+def test_the_stages_of_a_pipeline_take_what_the_whole_takes_and_the_hand_overs(
+    model: Model,
+) -> None:
+    engine = replace(ENGINE, batched_tokens=4096)
+    whole = step_curve(model, GPU, ONE, engine)
+    for pp in (2, 4):
+        stages = step_curve(model, GPU, Topology(pp=pp), engine).stages
+        sent = exchange_seconds(model, Topology(pp=pp), engine, tokens=16.0)
+        assert len(stages) == pp
+        decode = sum(int(stage.decode[16]) for stage in stages)
+        assert decode * PICO == pytest.approx(whole.decode[16] * PICO + (pp - 1) * sent, rel=1e-3)
+        context = sum(int(stage.decode_context[16]) for stage in stages)
+        assert context == pytest.approx(whole.decode_context[16], abs=pp)
+        pairs = sum(stage.prefill_pair for stage in stages)
+        assert pairs == pytest.approx(whole.prefill_pair, abs=pp)
+
+
+def exchange_seconds(model: Model, topology: Topology, engine: Engine, *, tokens: float) -> float:
+    """Seconds in which one stage sends the hidden states of a decode step to the next."""
+    step = batch(decode=tokens)
+    sent = collectives.stage_exchanges((), model, topology, engine, step)
+    assert [exchange.pattern for exchange in sent] == ["send"]
+    return float(collectives.seconds(sent[0], GPU, engine.name)[0])
+
+
+def test_the_first_stage_waits_for_the_scheduler_and_the_last_has_the_logits() -> None:
+    big = replace(DENSE, vocab=1_000_000)
+    first, middle, third, last = step_curve(big, GPU, Topology(pp=4), ENGINE).stages
+    assert third is middle
+    gap = host.gap(ENGINE, np.array([16.0]))[0]
+    # An embedding of 16 tokens is microseconds beside the gap.
+    assert (first.decode[16] - middle.decode[16]) * PICO == pytest.approx(gap, abs=1e-5)
+    logits = 2 * big.hidden * big.vocab / GPU.bandwidth
+    assert (last.decode[16] - middle.decode[16]) * PICO > logits
 
 
 def test_a_curve_bakes_fast_enough_for_a_search() -> None:

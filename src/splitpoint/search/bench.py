@@ -47,7 +47,11 @@ class Bench(Record, frozen=True, kw_only=True):
         if len(self.world.pools) > 1:
             what = f"has {len(self.world.pools)} pools"
             raise PlanError("deployment", what, "a log of steps is of one: name that pool alone")
-        return self.world.pools[0].curve
+        curve = self.world.pools[0].curve
+        if curve.later:
+            what = f"is a pipeline of {len(curve.stages)} stages"
+            raise PlanError("deployment", what, "a logged step passes all: fit to results instead")
+        return curve
 
     def gap(self, sequences: NDArray[np.float64]) -> NDArray[np.float64]:
         """Predicted seconds of the host between two steps of the first pool."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from splitpoint.search.instance import Instance
 from splitpoint.search.loads import Profile
-from splitpoint.timing.curve import PICO
+from splitpoint.timing.curve import PICO, StepCurve
 
 # Below this many tokens a step is mostly weight traffic and overhead (assumed; vLLM's own
 # long-prefill threshold and published chunked-prefill settings start at 256).
@@ -33,12 +33,26 @@ def pacing_budget(instance: Instance, profile: Profile, tpot_s: float) -> int | 
 
 
 def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float) -> float:
-    """Requests per second of a rank whose every step is full; 0 where a step breaks the TPOT."""
+    """Requests per second of a rank whose every step is full; 0 where a step breaks the TPOT.
+
+    In a pipeline the slowest stage sets the pace, and a sequence gets a token each time that the
+    batches of all stages have passed it.
+    """
     curve = instance.curve
+    batches = len(curve.stages)
     finished = instance.tokens_per_step / profile.osl
     n = budget / (profile.new_tokens * finished + 1 + curve.drafts)
     held = instance.requests_held(round(profile.isl + profile.osl))
-    n = min(n, held, len(curve.decode) - 1)
+    n = min(n, held / batches, (len(curve.decode) - 1) / batches)
+    seconds = max(_seconds(instance, stage, profile, budget, n) for stage in curve.stages)
+    in_time = batches * seconds <= tpot_s * instance.tokens_per_step
+    return n * finished / seconds if in_time else 0.0
+
+
+def _seconds(
+    instance: Instance, curve: StepCurve, profile: Profile, budget: int, n: float
+) -> float:
+    """Seconds of a full step with `n` decodes in one stage."""
     fresh = budget - n * (1 + curve.drafts)
     index = int(np.ceil(n))
     if instance.engine.name == "sglang":
@@ -54,5 +68,4 @@ def _paced_rate(instance: Instance, profile: Profile, budget: int, tpot_s: float
         + fresh * profile.pairs / profile.new_tokens * curve.prefill_pair
         + (profile.isl - profile.new_tokens) * curve.prefill_prefix
     )
-    seconds = picos * PICO
-    return n * finished / seconds if seconds <= tpot_s * instance.tokens_per_step else 0.0
+    return picos * PICO

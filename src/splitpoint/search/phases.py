@@ -33,17 +33,21 @@ class Pace(Record, frozen=True, kw_only=True):
 
 
 def prefill_seconds(instance: Instance, profile: Profile) -> float:
-    """Seconds of one rank's steps that a mean request's new tokens take, steps being full.
+    """Seconds of one rank's steps that a mean request's new tokens take, steps being full; of a
+    pipeline in its slowest stage.
 
     new x mixed[budget] / budget + pairs x prefill_pair + chunks x prefix x prefill_prefix, with
     new / budget chunks but at least one.
     """
-    curve = instance.curve
-    budget = len(curve.mixed) - 1
-    picos = profile.new_tokens * float(curve.mixed[budget]) / budget
+    budget = len(instance.curve.mixed) - 1
     chunks = max(profile.new_tokens / budget, 1.0)
-    picos += chunks * (profile.isl - profile.new_tokens) * curve.prefill_prefix
-    return (picos + profile.pairs * curve.prefill_pair) * PICO
+    before = chunks * (profile.isl - profile.new_tokens)
+    return PICO * max(
+        profile.new_tokens * float(stage.mixed[budget]) / budget
+        + before * stage.prefill_prefix
+        + profile.pairs * stage.prefill_pair
+        for stage in instance.curve.stages
+    )
 
 
 def prefill_rate(instance: Instance, profile: Profile) -> float:
@@ -68,10 +72,16 @@ def mixed_pace(instance: Instance, profile: Profile) -> Pace:
 
 
 def _decode_tpot(instance: Instance, profile: Profile) -> Floats:
-    """Seconds per token with n = 1, 2, ... sequences of mean context in a decode step."""
-    curve = instance.curve
-    n = np.arange(1, len(curve.decode))
-    picos = curve.decode[1:] + curve.decode_context[1:] * (n * profile.context)
+    """Seconds per token with n = 1, 2, ... sequences of mean context on a rank.
+
+    A pipeline of s stages has them in g = min(n, s) batches of ceil(n / s): each passes all
+    stages, and the slowest stage computes all g in turn.
+    """
+    stages = instance.curve.stages
+    n = np.arange(1, len(stages[0].decode))
+    each = -(-n // len(stages))
+    times = [s.decode[each] + s.decode_context[each] * (each * profile.context) for s in stages]
+    picos = np.maximum(np.sum(times, axis=0), np.minimum(n, len(stages)) * np.max(times, axis=0))
     return np.asarray(picos * (PICO / instance.tokens_per_step), dtype=np.float64)
 
 

@@ -20,17 +20,17 @@ from splitpoint.sim.seats import (
     READY,
     RUNNING,
     decoder_blocks,
+    decodes_here,
     expect,
     free_blocks,
     growth,
     join_decoders,
     join_fresh,
-    leave_decoders,
     leave_queue,
     leave_seat,
     promise,
     request_of,
-    scheduled_blocks,
+    stop_decoding,
 )
 from splitpoint.sim.state import (
     DECODING,
@@ -47,13 +47,14 @@ from splitpoint.sim.state import (
 
 @kernel
 def schedule(s: Sim, r: int, now: int) -> None:
-    """Fill the next step of rank `r`: `chunk`, `walk`, `fresh` and the decoders' blocks."""
+    """Fill the next step of rank `r`: `chunk`, what it attends, `fresh`, the decoders' blocks."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     rank.chunk = 0
     rank.prompts = 0
     rank.reach = 0
-    rank.walk = 0
+    rank.pairs = 0
+    rank.before = 0
     rank.preempted = 0
     rank.granted = 0
     _grow_decoders(s, r)
@@ -70,7 +71,8 @@ def schedule_prefills(s: Sim, r: int, now: int) -> None:
     rank.chunk = 0
     rank.prompts = 0
     rank.reach = 0
-    rank.walk = 0
+    rank.pairs = 0
+    rank.before = 0
     rank.preempted = 0
     rank.granted = 0
     budget = _continue_prefills(s, r, s.pools[rank.pool].budget)
@@ -111,7 +113,7 @@ def _grow_decoders(s: Sim, r: int) -> None:
         return
     ticket = s.places.head[LISTS * r + RUNNING]
     while ticket >= 0:
-        if s.tickets[ticket].state == DECODING:
+        if decodes_here(s, ticket):
             blocks = decoder_blocks(s, ticket, step) - decoder_blocks(s, ticket, step - 1)
             if not _make_room(s, r, ticket, blocks):
                 break
@@ -142,14 +144,14 @@ def _preempt(s: Sim, ticket: int) -> None:
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
     if t.state == DECODING:
-        blocks = scheduled_blocks(s, ticket)
-        leave_decoders(s, ticket)
+        blocks = stop_decoding(s, ticket)
     else:
         blocks = t.blocks
         rank.chunk -= t.chunk
         rank.prompts -= t.chunk > 0
         rank.reach -= t.computed + t.chunk if t.chunk > 0 else 0
-        rank.walk -= _walk(pool, t.computed, t.chunk)
+        rank.pairs -= _pairs(t.computed, t.chunk)
+        rank.before -= t.computed if t.chunk > 0 else 0
         chain.unlink(s.filling, r, ticket)
     leave_seat(s, ticket)
     free_blocks(s, ticket, blocks)
@@ -171,13 +173,9 @@ def _preempt(s: Sim, ticket: int) -> None:
 
 
 @kernel
-def _walk(pool: Rows, computed: int, chunk: int) -> int:
-    """Time that a prefill chunk takes for what it attends: its (query, key) pairs, chunk x
-    computed + chunk x (chunk + 1) / 2, and the tokens before it."""
-    if chunk == 0:
-        return 0
-    pairs = chunk * computed + chunk * (chunk + 1) // 2
-    return int(pool.pair * pairs + pool.prefix * computed)
+def _pairs(computed: int, chunk: int) -> int:
+    """(Query, key) pairs of a prefill chunk: chunk x computed + chunk x (chunk + 1) / 2."""
+    return chunk * computed + chunk * (chunk + 1) // 2
 
 
 @kernel
@@ -211,7 +209,8 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     rank.chunk += chunk
     rank.prompts += 1
     rank.reach += t.computed + chunk
-    rank.walk += _walk(pool, t.computed, chunk)
+    rank.pairs += _pairs(t.computed, chunk)
+    rank.before += t.computed
     if pool.caching == 1:
         q = request_of(s, ticket)
         name_blocks(s, ticket, q, min(t.computed + chunk, s.cover[q]) // pool.block)
@@ -314,6 +313,8 @@ def _receive(s: Sim, ticket: int, now: int) -> None:
         leave_seat(s, ticket)
         finish(s, q, ticket, now)
         return
+    if s.pools[rank.pool].stages > 1:
+        s.ticket_lane[ticket] = s.engines[rank.engine].lane
     join_decoders(s, ticket)
 
 
@@ -325,7 +326,7 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
-    if rank.shut == 1:
+    if rank.shut == 1 or (pool.stages > 1 and s.owed[ticket] == 1):
         return 0
     found = hits(s, r, q, t.target)
     if pool.host > 0:

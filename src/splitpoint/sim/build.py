@@ -19,6 +19,7 @@ from splitpoint.sim.state import (
     DECODE,
     ENGINE,
     FLOW,
+    LANE,
     MIXED,
     NEVER,
     PICOS,
@@ -33,6 +34,7 @@ from splitpoint.sim.state import (
     Sim,
 )
 from splitpoint.sim.world import PoolSpec, Reserve, World
+from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.transfer import LinkSpec
 
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
@@ -64,6 +66,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     n = len(trace)
     pools, windows, tables = _pools(world)
     engines, ranks = _engines(world, pools)
+    lanes = _lanes(pools, ranks)
     requests = _requests(trace, world, seed)
     naming = _names(world, trace, requests)
     _bar(world, pools, windows, requests)
@@ -109,7 +112,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         after=naming.after,
         idle=chain(len(every), room.segments),
         places=chain(LISTS * len(ranks), tickets),
-        filling=chain(2 * len(ranks), tickets),
+        filling=chain(2 * len(ranks) + len(lanes), tickets),
         seats=np.zeros(_seat_places(pools, ranks), np.int64),
         last_step=np.zeros(tickets, np.int64),
         seat_pos=np.zeros(tickets, np.int64),
@@ -118,6 +121,9 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         busy_key=np.zeros(len(engines), np.int64),
         busy_pos=np.zeros(len(engines), np.int64),
         waits=np.zeros(len(engines), np.int64),
+        lanes=lanes,
+        ticket_lane=np.zeros(tickets if len(lanes) else 0, np.int64),
+        owed=np.zeros(tickets if len(lanes) else 0, np.int64),
         ordered=ordered.astype(np.int64),
         later=np.zeros(n if closed else 0, np.int64),
         later_key=requests.arrive,
@@ -225,28 +231,33 @@ def _check_pool(pool: PoolSpec) -> None:
             f"{pool.token_budget} tokens, below the block of {pool.block_tokens}",
             "prefix caching of a hybrid computes whole blocks: raise the budget or turn it off",
         )
-    seats, budget = _seats(pool), pool.token_budget
-    for name, table, need in (
-        ("decode", pool.curve.decode, seats),
-        ("decode_context", pool.curve.decode_context, seats),
-        ("mixed", pool.curve.mixed, budget),
-        ("mixed_decode", _joined(pool), seats),
-        ("together", _together(pool), budget),
-    ):
-        if len(table) <= need:
-            raise PlanError(
-                f"{where}.curve.{name}", f"{len(table)} entries", f"0 .. {need} are needed"
-            )
-        if int(table.min()) < 0:
-            raise PlanError(f"{where}.curve.{name}", "a negative time", "picoseconds, 0 or more")
-    if not (pool.curve.decode[1 : seats + 1].all() and pool.curve.mixed[1:].all()):
-        # Without time between steps a request that is preempted for want of blocks under way
-        # would come back for ever at one moment.
-        raise PlanError(f"{where}.curve", "a step that takes no time", "at least 1 picosecond")
-    if (_together(pool)[1 : budget + 1] >= pool.curve.mixed[1 : budget + 1]).any():
-        raise PlanError(f"{where}.curve.together", "as long as the whole step", "a part of `mixed`")
+    for i, stage in enumerate(pool.curve.stages):
+        _check_curve(pool, stage, f"{where}.curve" + (f".later[{i - 1}]" if i else ""))
     if any(not 0 <= chance <= 1 for chance in pool.acceptance):
         raise PlanError(f"{where}.acceptance", f"{pool.acceptance}", "chances, 0 .. 1")
+
+
+def _check_curve(pool: PoolSpec, curve: StepCurve, where: str) -> None:
+    seats, budget = _seats(pool), pool.token_budget
+    for name, table, need in (
+        ("decode", curve.decode, seats),
+        ("decode_context", curve.decode_context, seats),
+        ("mixed", curve.mixed, budget),
+        ("mixed_decode", _joined(pool, curve), seats),
+        ("together", _together(pool, curve), budget),
+    ):
+        if len(table) <= need:
+            raise PlanError(f"{where}.{name}", f"{len(table)} entries", f"0 .. {need} are needed")
+        if int(table.min()) < 0:
+            raise PlanError(f"{where}.{name}", "a negative time", "picoseconds, 0 or more")
+    if not (curve.decode[1 : seats + 1].all() and curve.mixed[1:].all()):
+        # Without time between steps a request that is preempted for want of blocks under way
+        # would come back for ever at one moment.
+        raise PlanError(where, "a step that takes no time", "at least 1 picosecond")
+    if (_together(pool, curve)[1 : budget + 1] >= curve.mixed[1 : budget + 1]).any():
+        raise PlanError(f"{where}.together", "as long as the whole step", "a part of `mixed`")
+    if curve.drafts != pool.curve.drafts:
+        raise PlanError(f"{where}.drafts", f"{curve.drafts}", f"{pool.curve.drafts} in all stages")
 
 
 def _check_reserve(reserve: Reserve, where: str) -> None:
@@ -283,20 +294,21 @@ def _seats(pool: PoolSpec) -> int:
     return min(pool.max_seqs, pool.token_budget // (1 + pool.curve.drafts))
 
 
-def _joined(pool: PoolSpec) -> Longs:
+def _joined(pool: PoolSpec, curve: StepCurve) -> Longs:
     """What decodes add to a mixed step: nothing, where the curve does not say."""
-    table = pool.curve.mixed_decode
+    table = curve.mixed_decode
     return np.zeros(_seats(pool) + 1, np.int64) if table is None else table
 
 
-def _together(pool: PoolSpec) -> Longs:
+def _together(pool: PoolSpec, curve: StepCurve) -> Longs:
     """What the dp ranks do together: nothing, where the curve does not say."""
-    shared = pool.curve.together
+    shared = curve.together
     return np.zeros(pool.token_budget + 1, np.int64) if shared is None else shared.work
 
 
 def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
-    rows = _rows(POOL, len(world.pools))
+    rows = _rows(POOL, sum(len(pool.curve.stages) for pool in world.pools))
+    later = len(world.pools)
     windows: list[int] = []
     tables: tuple[list[Longs], ...] = ([], [], [], [], [])
     for i, pool in enumerate(_ordered(world)):
@@ -332,24 +344,34 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
             row.host = pool.host_blocks
             row.reload = math.ceil(row.full * pool.block_bytes / pool.host_bandwidth * PICOS)
         row.window_at = len(windows)
-        row.decode_at = sum(map(len, tables[0]))
-        row.mixed_at = sum(map(len, tables[2]))
-        if curve.together is not None and pool.dp > 1:
-            row.sharing = 1
-            row.padded = curve.together.padded
-            row.least = curve.together.least
         row.balance = pool.balance if pool.dp > 1 else 0
-        row.pair = curve.prefill_pair
-        row.prefix = curve.prefill_prefix
         windows += sliding
-        seats = _seats(pool)
-        tables[0].append(curve.decode[: seats + 1])
-        tables[1].append(curve.decode_context[: seats + 1])
-        tables[2].append(curve.mixed[: pool.token_budget + 1])
-        tables[3].append(_joined(pool)[: seats + 1])
-        tables[4].append(_together(pool)[: pool.token_budget + 1])
+        row.stages = len(curve.stages)
+        row.later = later
+        _stage(row, pool, curve, tables)
+        for stage in curve.later:
+            _stage(rows[later], pool, stage, tables)
+            later += 1
     joined = tuple(np.concatenate(t).astype(np.int64) for t in tables)
     return rows, np.array([*windows, 0], np.int64), joined
+
+
+def _stage(row: Rows, pool: PoolSpec, curve: StepCurve, tables: tuple[list[Longs], ...]) -> None:
+    """Put the times of a stage into the tables, and where they stand into its row."""
+    row.decode_at = sum(map(len, tables[0]))
+    row.mixed_at = sum(map(len, tables[2]))
+    if curve.together is not None and pool.dp > 1:
+        row.sharing = 1
+        row.padded = curve.together.padded
+        row.least = curve.together.least
+    row.pair = curve.prefill_pair
+    row.prefix = curve.prefill_prefix
+    seats = _seats(pool)
+    tables[0].append(curve.decode[: seats + 1])
+    tables[1].append(curve.decode_context[: seats + 1])
+    tables[2].append(curve.mixed[: pool.token_budget + 1])
+    tables[3].append(_joined(pool, curve)[: seats + 1])
+    tables[4].append(_together(pool, curve)[: pool.token_budget + 1])
 
 
 def _ordered(world: World) -> tuple[PoolSpec, ...]:
@@ -400,12 +422,30 @@ def _with_tiers(pools: Rows, ranks: Rows) -> Rows:
     return rows
 
 
+def _lanes(pools: Rows, ranks: Rows) -> Rows:
+    """The lanes of all pipelines, a rank's one after the other; tells ranks where theirs begin."""
+    depth = pools.stages[ranks.pool] * (pools.stages[ranks.pool] > 1)
+    rows = _rows(LANE, int(depth.sum()))
+    seats_at = int(ranks[-1].seats_at + pools[ranks[-1].pool].seats)
+    ring_at = int(ranks[-1].ring_at + pools[ranks[-1].pool].block)
+    ranks.lane_at[:] = np.cumsum(depth) - depth
+    for rank, lanes in zip(ranks, depth, strict=True):
+        pool = pools[rank.pool]
+        # An engine is turned to its first lane at first: that one's places are the rank's own.
+        for row in rows[rank.lane_at + 1 : rank.lane_at + lanes]:
+            row.seats_at = seats_at
+            row.ring_at = ring_at
+            seats_at += pool.seats
+            ring_at += pool.block
+    return rows
+
+
 def _seat_places(pools: Rows, ranks: Rows) -> int:
-    return int(ranks[-1].seats_at + pools[ranks[-1].pool].seats)
+    return int((pools.seats * pools.stages)[ranks.pool].sum())
 
 
 def _ring_places(pools: Rows, ranks: Rows) -> int:
-    return int(ranks[-1].ring_at + pools[ranks[-1].pool].block)
+    return int((pools.block * pools.stages)[ranks.pool].sum())
 
 
 def _picos(seconds: Floats) -> Longs:
@@ -513,7 +553,8 @@ def _bar(world: World, pools: Rows, windows: Longs, requests: _Requests) -> None
     largest chunk, and the last step's drafts, so whatever passes can always be admitted alone.
     """
     specs = _ordered(world)
-    for p, (pool, spec) in enumerate(zip(pools, specs, strict=True)):
+    for p, spec in enumerate(specs):
+        pool = pools[p]
         prefill = spec.role == "prefill"
         new = max(spec.in_flight, spec.token_budget)
         last = requests.isl + (0 if prefill else requests.osl - 1) + 2 * spec.curve.drafts

@@ -70,6 +70,15 @@ def insert(c: Chain, at: int, item: int, ahead: int) -> None:
 
 
 @kernel
+def move(c: Chain, at: int, to: int) -> None:
+    """Make all of list `at` the list `to`, which is empty."""
+    c.head[to] = c.head[at]
+    c.tail[to] = c.tail[at]
+    c.head[at] = -1
+    c.tail[at] = -1
+
+
+@kernel
 def unlink(c: Chain, at: int, item: int) -> None:
     """Take `item` out of list `at`."""
     before = c.prev[item]

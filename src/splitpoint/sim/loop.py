@@ -9,7 +9,7 @@ from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import schedule, schedule_decodes, schedule_prefills
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
-from splitpoint.sim.kernel import entry, kernel
+from splitpoint.sim.kernel import Rows, entry, kernel
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.reserve import share_falls
@@ -25,6 +25,7 @@ from splitpoint.sim.seats import (
     leave_decoders,
     leave_fresh,
     request_of,
+    turn_to,
 )
 from splitpoint.sim.series import close, record
 from splitpoint.sim.state import (
@@ -161,6 +162,12 @@ def _start(s: Sim, now: int) -> None:
     engine = s.engines[e]
     engine.waits = 0
     ahead = s.pools[engine.pool].ahead
+    if s.pools[engine.pool].stages > 1:
+        if ahead == 1:
+            _fill_ahead(s, e, now)
+        else:
+            _fill_pipeline(s, e, now)
+        return
     if engine.lasts < 0:
         _compose(s, e, now)
     if engine.lasts < 0:
@@ -195,9 +202,9 @@ def _start(s: Sim, now: int) -> None:
 
 @kernel
 def _compose(s: Sim, e: int, now: int) -> None:
-    """Fill the next step of engine `e`: how long it `lasts` (-1: there is none), whether it is
-    `steady`, that is, only decodes and is followed by others like it until something changes, and
-    whether some rank `yielded`, that is, preempted."""
+    """Fill the next step of engine `e`: how long it `lasts` in its first stage (-1: there is none),
+    whether it is `steady`, that is, only decodes and is followed by others like it until something
+    changes, and whether some rank `yielded`, that is, preempted."""
     engine = s.engines[e]
     pool = s.pools[engine.pool]
     engine.lasts = -1
@@ -219,7 +226,8 @@ def _compose(s: Sim, e: int, now: int) -> None:
         n = 0 if engine.prefilling == 1 else rank.decoders
         rank.kind = (n > 0) + 2 * (rank.chunk > 0)
         if rank.kind > 0:
-            engine.lasts = max(engine.lasts, _price(s, r, n))
+            _weigh(s, r, n)
+            engine.lasts = max(engine.lasts, _price(s, rank, pool))
         if rank.preempted == 1:
             engine.yielded = 1
         if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
@@ -228,7 +236,7 @@ def _compose(s: Sim, e: int, now: int) -> None:
             rank.dirty = 0
             record(s, r, now)
     if pool.sharing == 1:
-        engine.lasts = _shared_step(s, e)
+        engine.lasts = _shared_step(s, e, pool, engine.lasts)
 
 
 @kernel
@@ -255,9 +263,10 @@ def _open_or_close(s: Sim, e: int) -> None:
 
 
 @kernel
-def _shared_step(s: Sim, e: int) -> int:
-    """Picoseconds of the step that engine `e` was filled for: of one with prefill, the slowest
-    rank's own part and what all do together at the mean of their tokens; `lasts` of any other."""
+def _shared_step(s: Sim, e: int, stage: Rows, lasts: int) -> int:
+    """Picoseconds of a stage for the step that engine `e` was filled for: of one with prefill, the
+    slowest rank's own part and what all do together at the mean of their tokens; `lasts` of any
+    other."""
     engine = s.engines[e]
     pool = s.pools[engine.pool]
     own = total = fullest = chunks = 0
@@ -265,21 +274,22 @@ def _shared_step(s: Sim, e: int) -> int:
         rank = s.ranks[r]
         step = rank.decodes * (1 + pool.drafts) + rank.fills
         if rank.kind > 0:
-            work = s.mixed[pool.mixed_at + step] - s.together[pool.mixed_at + step]
-            work += s.joined[pool.decode_at + rank.decodes]
-            own = max(own, work + rank.slope * rank.attended + rank.walk)
+            work = s.mixed[stage.mixed_at + step] - s.together[stage.mixed_at + step]
+            work += s.joined[stage.decode_at + rank.decodes]
+            work += stage.pair * rank.pairs + stage.prefix * rank.before
+            own = max(own, work + rank.slope * rank.attended)
             total += step
             fullest = max(fullest, step)
             chunks += rank.fills
-    if chunks == 0 or fullest <= pool.padded:
-        return int(engine.lasts)
+    if chunks == 0 or fullest <= stage.padded:
+        return lasts
     mean = (total + engine.ranks - 1) // engine.ranks
-    return int(max(own + s.together[pool.mixed_at + mean], pool.least))
+    return int(max(own + s.together[stage.mixed_at + mean], stage.least))
 
 
 @kernel
-def _price(s: Sim, r: int, n: int) -> int:
-    """Picoseconds of the step that rank `r` was filled for, with `n` sequences that decode."""
+def _weigh(s: Sim, r: int, n: int) -> None:
+    """What the step is that rank `r` was filled for, `n` of whose sequences decode."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     rank.decodes = n
@@ -290,14 +300,168 @@ def _price(s: Sim, r: int, n: int) -> int:
     if lone:
         rank.decodes += rank.prompts
         rank.attended += rank.reach
-        rank.fills = rank.walk = 0
+        rank.fills = rank.pairs = rank.before = 0
+
+
+@kernel
+def _price(s: Sim, rank: Rows, stage: Rows) -> int:
+    """Picoseconds of a stage for the step of a rank."""
+    at = stage.decode_at + rank.decodes
     if rank.fills == 0:
-        rank.work = s.decode[pool.decode_at + rank.decodes]
+        rank.work = s.decode[at]
     else:
-        step = n * (1 + pool.drafts) + rank.fills
-        rank.work = s.mixed[pool.mixed_at + step] + s.joined[pool.decode_at + n]
-    rank.slope = s.context[pool.decode_at + rank.decodes] if rank.decodes > 0 else 0
-    return int(rank.work + rank.slope * rank.attended + rank.walk)
+        step = rank.decodes * (1 + s.pools[rank.pool].drafts) + rank.fills
+        rank.work = s.mixed[stage.mixed_at + step] + s.joined[at]
+    rank.slope = s.context[at] if rank.decodes > 0 else 0
+    walk = stage.pair * rank.pairs + stage.prefix * rank.before
+    return int(rank.work + rank.slope * rank.attended + walk)
+
+
+@kernel
+def _fill_pipeline(s: Sim, e: int, now: int) -> None:
+    """Send batches of engine `e` off until there is one for each stage, or none to send.
+
+    The lane whose batch has just passed comes first: those who decode in it can go on.
+    """
+    engine = s.engines[e]
+    stages = s.pools[engine.pool].stages
+    lanes = s.ranks[engine.first].lane_at
+    while engine.flying < stages:
+        k = engine.turn
+        if s.lanes[lanes + k].flies == 1:
+            k = 0
+            while s.lanes[lanes + k].flies == 1:
+                k += 1
+        _fill_lane(s, e, k, now)
+        engine.turn = k
+        if engine.lasts >= 0:
+            _send_off(s, e, now)
+        elif engine.yielded == 0:
+            return
+
+
+@kernel
+def _fill_ahead(s: Sim, e: int, now: int) -> None:
+    """The same with asynchronous scheduling: lanes take turns, empty or not, and a batch is filled
+    when the one before it leaves, so up to a turn before the last batch of its lane has passed."""
+    engine = s.engines[e]
+    stages = s.pools[engine.pool].stages
+    lanes = s.ranks[engine.first].lane_at
+    while engine.flying == 0 or engine.turn - s.lanes[lanes + engine.oldest].turn < stages:
+        if engine.filled == 0 or (engine.flying == 0 and engine.lasts < 0):
+            _fill_lane(s, e, engine.turn % stages, now)
+        engine.filled = 0
+        if engine.lasts >= 0:
+            _send_off(s, e, now)
+        elif engine.flying == 0:
+            if engine.yielded == 1:
+                continue
+            return
+        engine.turn += 1
+        _fill_lane(s, e, engine.turn % stages, now)
+        engine.filled = 1
+
+
+@kernel
+def _fill_lane(s: Sim, e: int, k: int, now: int) -> None:
+    """Fill the next batch of lane `k`, and see how long it lasts in each stage."""
+    turn_to(s, e, k)
+    _compose(s, e, now)
+    engine = s.engines[e]
+    if engine.lasts < 0:
+        return
+    pool = s.pools[engine.pool]
+    lanes = s.ranks[engine.first].lane_at
+    s.lanes[lanes].lasts = engine.lasts
+    for i in range(1, pool.stages):
+        stage = s.pools[pool.later + i - 1]
+        lasts = 0
+        for r in range(engine.first, engine.first + engine.ranks):
+            rank = s.ranks[r]
+            if rank.kind > 0:
+                lasts = max(lasts, _price(s, rank, stage))
+        if stage.sharing == 1:
+            lasts = _shared_step(s, e, stage, lasts)
+        s.lanes[lanes + i].lasts = lasts
+
+
+@kernel
+def _send_off(s: Sim, e: int, now: int) -> None:
+    """The filled batch goes through the stages, in each behind the batch before it; its requests
+    stand as they will after it."""
+    engine = s.engines[e]
+    lanes = s.ranks[engine.first].lane_at
+    stages = s.pools[engine.pool].stages
+    at = now
+    spent = 0
+    for i in range(lanes, lanes + stages):
+        stage = s.lanes[i]
+        at = max(at, stage.free) + stage.lasts
+        stage.free = at
+        spent += stage.lasts
+    count = 1 - engine.prefilling
+    engine.steps += count
+    for r in range(engine.first, engine.first + engine.ranks):
+        s.ranks[r].busy += spent // stages
+        _count_step(s, r)
+        _advance(s, r, count)
+        ticket = s.filling.head[s.rules[0].ranks + r]
+        while ticket >= 0:
+            s.ticket_lane[ticket] = engine.lane
+            s.owed[ticket] = 1
+            ticket = s.filling.next[ticket]
+        chain.move(s.filling, s.rules[0].ranks + r, _due_of(s, r, engine.lane))
+    lane = s.lanes[lanes + engine.lane]
+    lane.flies = 1
+    lane.turn = engine.turn
+    lane.until = at
+    if engine.flying == 0:
+        engine.oldest = engine.lane
+        _await_oldest(s, e)
+    else:
+        s.lanes[lanes + engine.newest].next = engine.lane
+    engine.newest = engine.lane
+    engine.flying += 1
+
+
+@kernel
+def _due_of(s: Sim, r: int, k: int) -> int:
+    """The list of what the batch of lane `k` gives rank `r` at its end."""
+    return int(2 * s.rules[0].ranks + s.ranks[r].lane_at + k)
+
+
+@kernel
+def _await_oldest(s: Sim, e: int) -> None:
+    engine = s.engines[e]
+    engine.busy = 1
+    s.busy_key[e] = s.lanes[s.ranks[engine.first].lane_at + engine.oldest].until
+    s.clock[0].busy = heap.push(s.busy, s.clock[0].busy, s.busy_key, s.busy_pos, e)
+
+
+@kernel
+def _land(s: Sim, e: int, now: int) -> None:
+    """The oldest batch on its way in engine `e` has left the last stage."""
+    engine = s.engines[e]
+    k = engine.oldest
+    lane = s.lanes[s.ranks[engine.first].lane_at + k]
+    lane.flies = 0
+    engine.flying -= 1
+    # It looks at its queues now, as if it stood idle.
+    touch(s, e, now)
+    if engine.flying > 0:
+        engine.oldest = lane.next
+        _await_oldest(s, e)
+    if s.pools[engine.pool].ahead == 0:
+        engine.turn = k
+    for r in range(engine.first, engine.first + engine.ranks):
+        if s.ranks[r].leavers > 0:
+            _drop_leavers(s, r)
+        chain.move(s.filling, _due_of(s, r, k), s.rules[0].ranks + r)
+        ticket = s.filling.head[s.rules[0].ranks + r]
+        while ticket >= 0:
+            s.owed[ticket] = 0
+            ticket = s.filling.next[ticket]
+        _settle(s, r, now)
 
 
 @kernel
@@ -353,6 +517,10 @@ def _complete(s: Sim, e: int, now: int) -> None:
     engine = s.engines[e]
     clock = s.clock[0]
     clock.busy = heap.remove(s.busy, clock.busy, s.busy_key, s.busy_pos, e)
+    if s.pools[engine.pool].stages > 1:
+        engine.busy = 0
+        _land(s, e, now)
+        return
     sync(s, e, engine.leap)
     engine.busy = 0
     ahead = s.pools[engine.pool].ahead

@@ -145,7 +145,7 @@ def _notes(s: Sim, world: World) -> tuple[str, ...]:
         notes.append(f"the link has no bandwidth: {len(infeasible)} requests cannot be handed over")
         return tuple(notes)
     for q in infeasible[:NAMED]:
-        side = -1 if rows.barred[q] & 1 else 0
+        side = len(world.pools) - 1 if rows.barred[q] & 1 else 0
         pool = s.pools[side]
         notes.append(
             f"request {q} ({rows.isl[q]:,} input + {rows.osl[q]:,} output tokens) never fits a "

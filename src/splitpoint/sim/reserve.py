@@ -7,7 +7,14 @@ Shares are counted in units of 2^-20, so that k steps taken at once equal k sing
 from splitpoint.sim.blocks import ceil_div
 from splitpoint.sim.draws import ONE
 from splitpoint.sim.kernel import kernel
-from splitpoint.sim.seats import LISTS, RUNNING, generated, growth, request_of
+from splitpoint.sim.seats import (
+    LISTS,
+    RUNNING,
+    decodes_here,
+    generated,
+    growth,
+    request_of,
+)
 from splitpoint.sim.state import DECODING, PREFILL, Sim
 
 
@@ -37,7 +44,8 @@ def reserved(s: Sim, r: int, ticket: int) -> int:
     while other >= 0:
         t = s.tickets[other]
         if t.state == DECODING:
-            decoding += output_left(s, other)
+            # In a pipeline a batch knows of the requests in its own lane only, as SGLang's.
+            decoding += output_left(s, other) if decodes_here(s, other) else 0
         elif t.computed + t.chunk == t.target:
             whole += output_left(s, other)
         other = s.places.next[other]
@@ -53,7 +61,7 @@ def giving_way(s: Sim, r: int) -> int:
     fewest = longest = 0
     ticket = s.places.head[LISTS * r + RUNNING]
     while ticket >= 0:
-        if s.tickets[ticket].state == DECODING:
+        if decodes_here(s, ticket):
             got = generated(s, ticket, steps)
             isl = s.requests[request_of(s, ticket)].isl
             if found < 0 or got < fewest or (got == fewest and isl >= longest):
@@ -90,7 +98,7 @@ def share_anew(s: Sim, r: int) -> None:
     outputs = 0
     ticket = s.places.head[LISTS * r + RUNNING]
     while ticket >= 0:
-        if s.tickets[ticket].state == DECODING:
+        if decodes_here(s, ticket):
             done += generated(s, ticket, steps)
             outputs += s.requests[request_of(s, ticket)].osl
         ticket = s.places.next[ticket]

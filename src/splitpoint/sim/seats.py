@@ -100,10 +100,58 @@ def growth(s: Sim, r: int, step: int, count: int) -> int:
     blocks = 0
     ticket = s.places.head[LISTS * r + RUNNING]
     while ticket >= 0:
-        if s.tickets[ticket].state == DECODING:
+        if decodes_here(s, ticket):
             last = decoder_blocks(s, ticket, step + count - 1)
             blocks += last - decoder_blocks(s, ticket, step - 1)
         ticket = s.places.next[ticket]
+    return blocks
+
+
+@kernel
+def decodes_here(s: Sim, ticket: int) -> bool:
+    """Whether a ticket decodes in the lane that its engine is turned to."""
+    t = s.tickets[ticket]
+    engine = s.engines[s.ranks[t.rank].engine]
+    return bool(
+        t.state == DECODING
+        and (s.pools[engine.pool].stages == 1 or s.ticket_lane[ticket] == engine.lane)
+    )
+
+
+@kernel
+def turn_to(s: Sim, e: int, k: int) -> None:
+    """Turn engine `e` to its lane `k`: the rows of its ranks have that lane's batch from now on."""
+    engine = s.engines[e]
+    if engine.lane == k:
+        return
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        was, lane = s.lanes[rank.lane_at + engine.lane], s.lanes[rank.lane_at + k]
+        was.decoders, rank.decoders = rank.decoders, lane.decoders
+        was.context, rank.context = rank.context, lane.context
+        was.rate, rank.rate = rank.rate, lane.rate
+        was.fresh, rank.fresh = rank.fresh, lane.fresh
+        was.granted, rank.granted = rank.granted, lane.granted
+        was.seats_at, rank.seats_at = rank.seats_at, lane.seats_at
+        was.ring_at, rank.ring_at = rank.ring_at, lane.ring_at
+        if r == engine.first:
+            was.steps, engine.steps = engine.steps, lane.steps
+    engine.lane = k
+
+
+@kernel
+def stop_decoding(s: Sim, ticket: int) -> int:
+    """A decoding ticket stops before its end, in whichever lane; the blocks that it holds."""
+    e = s.ranks[s.tickets[ticket].rank].engine
+    if s.pools[s.engines[e].pool].stages == 1:
+        blocks = scheduled_blocks(s, ticket)
+        leave_decoders(s, ticket)
+        return blocks
+    here = s.engines[e].lane
+    turn_to(s, e, s.ticket_lane[ticket])
+    blocks = scheduled_blocks(s, ticket)
+    leave_decoders(s, ticket)
+    turn_to(s, e, here)
     return blocks
 
 
@@ -231,8 +279,7 @@ def drop(s: Sim, ticket: int) -> None:
         leave_fresh(s, ticket, 0)
         leave_seat(s, ticket)
     elif t.state == DECODING:
-        t.blocks = scheduled_blocks(s, ticket)
-        leave_decoders(s, ticket)
+        t.blocks = stop_decoding(s, ticket)
         leave_seat(s, ticket)
     elif t.state == ENDING:
         empty_seat(s, t.rank)

@@ -2,6 +2,10 @@
 
 A ticket is a request's place on one instance: ticket r is request r where it prefills (or on its
 mixed instance), ticket n + r is request r on its decode instance. Times are integer picoseconds.
+
+A pipeline has a lane for each of its stages: a place for one micro-batch on its way and for who
+decodes in it. The row of a rank has the batch of the lane that its engine is turned to; those of
+the others are kept in rows of their own.
 """
 
 from dataclasses import dataclass
@@ -49,6 +53,8 @@ POOL = _columns(
     "hybrid",
     "plain",
     "ahead",
+    "stages",
+    "later",
     "host",
     "reload",
     "reserving",
@@ -89,6 +95,12 @@ ENGINE = _columns(
     "yielded",
     "opened",
     "closed",
+    "flying",
+    "lane",
+    "oldest",
+    "newest",
+    "turn",
+    "filled",
 )
 RANK = _columns(
     "engine",
@@ -119,7 +131,8 @@ RANK = _columns(
     "decodes",
     "fills",
     "attended",
-    "walk",
+    "pairs",
+    "before",
     "work",
     "slope",
     "dirty",
@@ -148,6 +161,25 @@ RANK = _columns(
     "segment_free",
     "index_at",
     "index_mask",
+    "lane_at",
+)
+# `steps` and the columns from `flies` on are the engine's, in the row of its first rank; row i of
+# the last two is about stage i: what the filled batch `lasts` there, when the stage is `free`.
+LANE = _columns(
+    "decoders",
+    "context",
+    "rate",
+    "fresh",
+    "granted",
+    "seats_at",
+    "ring_at",
+    "steps",
+    "flies",
+    "turn",
+    "until",
+    "next",
+    "lasts",
+    "free",
 )
 REQUEST = _columns(
     "isl",
@@ -244,6 +276,7 @@ class Sim(Arrays):
 
     `segments` and `index` are the prefix caches of all ranks, each rank with rows and slots of its
     own; `idle` queues the segments that nobody holds. A block of theirs is one per full group.
+    In a pipeline `ticket_lane` is where a ticket decodes, `owed` 1 if a batch samples it.
     """
 
     rules: Rows
@@ -276,6 +309,9 @@ class Sim(Arrays):
     busy_key: Longs
     busy_pos: Longs
     waits: Longs
+    lanes: Rows
+    ticket_lane: Longs
+    owed: Longs
     ordered: Longs
     later: Longs
     later_key: Longs

@@ -109,8 +109,8 @@ def observe(s: Sim, e: int, now: int) -> None:
 
 @kernel
 def touch(s: Sim, e: int, now: int) -> None:
-    """Something changed on engine `e`: it looks at its queues after the step in progress, or
-    at once if it stands idle."""
+    """Something changed on engine `e`: it looks at its queues after the step in progress (in a
+    pipeline: when the first batch on its way has passed), or at once if it stands idle."""
     engine = s.engines[e]
     clock = s.clock[0]
     if engine.busy == 0:

@@ -33,7 +33,8 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     `token_budget` and `max_seqs` hold per rank. `acceptance[k]`: chance that draft k+1 is
     accepted when the ones before it were; drafts beyond its length are never accepted.
     `batches_in_flight`: 2 where the scheduler fills a step while the one before it runs
-    (asynchronous scheduling), 1 where it waits for that one's end. `host_blocks`: blocks of one
+    (asynchronous scheduling), 1 where it waits for that one's end; a pipeline (a curve with `later`
+    stages) has a batch on its way for each stage beside. `host_blocks`: blocks of one
     rank that host memory keeps beside its pool, `host_bandwidth`: bytes per second at which they
     come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
     is scheduled as SGLang does; None: as vLLM does. `balance`: steps that prompts wait at most

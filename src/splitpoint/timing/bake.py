@@ -4,10 +4,13 @@ A decode step is linear in its summed context and a prefill step in its pairs on
 exceed every window, so two evaluations give the constant and the slope exactly.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.drafter import draft_layers
@@ -51,36 +54,55 @@ class Line(NamedTuple):
 
 
 def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> StepCurve:
-    """The tables of one rank of an instance, for an engine whose settings are all resolved."""
+    """The tables of one rank of an instance, for an engine whose settings are all resolved; in a
+    pipeline those of its first stage with the `later` ones."""
+    curves: dict[tuple[frozenset[tuple[Layer, int]], bool, bool], StepCurve] = {}
+    parts = []
+    for stage, layers in enumerate(stages(model, topology.pp)):
+        # Stages between the first and the last with the same layers are the same.
+        kind = (frozenset(Counter(layers).items()), stage == 0, stage == topology.pp - 1)
+        if kind not in curves:
+            curves[kind] = _stage_curve(model, gpu, topology, engine, stage)
+        parts.append(curves[kind])
+    return replace(parts[0], later=tuple(parts[1:]))
+
+
+def _stage_curve(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, stage: int
+) -> StepCurve:
     assert engine.max_seqs is not None and engine.batched_tokens is not None
     bound = float(_largest_bound(model, engine))
     sequences = np.arange(1.0, engine.max_seqs + 1)
     run = host.padded(engine, sequences)
     sizes, place = np.unique(run, return_inverse=True)
-    none = np.zeros_like(sizes)
-    padded = _line(model, gpu, topology, engine, decode=sizes, prefill=none, at=bound)
-    slope = _slope(model, gpu, topology, engine, sequences, at=bound)
-    kernels = _kernels(model, topology, engine)
+    line = partial(_line, model, gpu, topology, engine, stage, at=bound)
+    padded = line(decode=sizes, prefill=np.zeros_like(sizes))
+    slope = _slope(model, gpu, topology, engine, stage, sequences, at=bound)
+    kernels = _kernels(model, topology, engine, stage)
     step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
-    work = padded.work + _draft_launches(model, gpu, topology, engine, sizes, at=bound)
-    decode = np.maximum(work[place], step) + host.gap(engine, sequences)
+    work = padded.work
+    if stage == topology.pp - 1:
+        work = work + _draft_launches(model, gpu, topology, engine, sizes, at=bound)
+    # The scheduler fills a batch before its first stage; the others compute meanwhile.
+    scheduled = float(stage == 0)
+    decode = np.maximum(work[place], step) + scheduled * host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     points = grid(engine.batched_tokens)
-    chunk = _line(
-        model, gpu, topology, engine, decode=np.zeros_like(points), prefill=points, at=bound
-    )
+    chunk = line(decode=np.zeros_like(points), prefill=points)
     floor = host.launch_floor(engine, gpu, new, kernels)
     work = np.interp(new, points, chunk.work)
     pair, prefix = walks(points, chunk.slope)
-    mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
+    mixed = np.maximum(work, floor) + scheduled * host.gap(engine, np.ones_like(new))
+    gap = host.gap(engine, sequences + 1.0) - host.gap(engine, np.ones_like(sequences))
+    joined = _joined(line, gpu, engine, sequences, kernels) + scheduled * gap
     return StepCurve(
         decode=_picos(decode),
         decode_context=_picos(slope),
         mixed=_picos(mixed),
         prefill_pair=pair,
         prefill_prefix=prefix,
-        mixed_decode=_picos(_joined(model, gpu, topology, engine, sequences, at=bound)),
-        together=_together(model, gpu, topology, engine, mixed),
+        mixed_decode=_picos(joined),
+        together=_together(model, gpu, topology, engine, stage, mixed),
         drafts=engine.drafts,
         origin=origin(gpu),
     )
@@ -106,7 +128,7 @@ def walks(tokens: Array, slope: Array) -> tuple[int, int]:
 
 
 def _joined(
-    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+    line: Callable[..., Line], gpu: Gpu, engine: Engine, decode: Array, kernels: float
 ) -> Array:
     """What decoding sequences add to a step beside their tokens and context, in a step as long as
     the token budget: kernels of their own, states, windows, drafts after the first, logits."""
@@ -114,20 +136,19 @@ def _joined(
     total = np.maximum(float(engine.batched_tokens or 0), own + 1.0)
     totals, place = np.unique(total, return_inverse=True)
     none = np.zeros_like(totals)
-    joined = _line(model, gpu, topology, engine, decode=decode, prefill=total - own, at=at)
-    alone = _line(model, gpu, topology, engine, decode=none, prefill=totals, at=at)
-    gap = host.gap(engine, decode + 1.0) - host.gap(engine, np.ones_like(decode))
+    joined = line(decode=decode, prefill=total - own)
+    alone = line(decode=none, prefill=totals)
     # What the GPUs do while the host launches costs nothing more.
-    floor = host.launch_floor(engine, gpu, total, _kernels(model, topology, engine))
+    floor = host.launch_floor(engine, gpu, total, kernels)
     more = np.maximum(joined.work, floor) - np.maximum(alone.work[place], floor)
-    return np.asarray(np.maximum(more, 0.0) + gap)
+    return np.asarray(np.maximum(more, 0.0))
 
 
 def _together(
-    model: Model, gpu: Gpu, topology: Topology, engine: Engine, mixed: Array
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, stage: int, mixed: Array
 ) -> Together | None:
-    """What dp ranks do together of steps with 1, 2, ... prefill tokens that last `mixed` seconds;
-    None where each is by itself.
+    """What dp ranks do together of steps with 1, 2, ... prefill tokens that last `mixed` seconds
+    in a stage; None where each is by itself.
 
     A step that no graph replays gathers as many tokens as there are: vLLM pads ranks to the fullest
     under graphs only (v1/worker/dp_utils.py, should_dp_pad), SGLang gathers SUM_LEN where a rank
@@ -137,24 +158,20 @@ def _together(
     if topology.dp == 1:
         return None
     points = grid(len(mixed))
-    batch = _part(_batch(np.zeros_like(points), points, 1.0), topology.pp)
-    shares = [
-        sum(
-            (
-                _seconds(item, gpu, engine)
-                for item in _shared_out(_stage(model, topology, engine, batch, stage), engine)
-            ),
-            np.zeros_like(points),
-        )
-        for stage in range(topology.pp)
-    ]
-    if not np.any(shares):
+    items = _stage(model, topology, engine, _batch(np.zeros_like(points), points, 1.0), stage)
+    shared = sum(
+        (_seconds(item, gpu, engine) for item in _shared_out(items, engine)),
+        np.zeros_like(points),
+    )
+    if not np.any(shared):
         return None
     new = np.arange(1.0, len(mixed) + 1)
-    share = np.interp(new, points, topology.pp * np.max(shares, axis=0))
+    share = np.interp(new, points, shared)
     sizes = prefill_sizes(engine)
-    launched = host.launch_floor(engine, gpu, new[-1:] + 1, _kernels(model, topology, engine))
-    least = launched + host.gap(engine, np.ones(1))
+    launched = host.launch_floor(
+        engine, gpu, new[-1:] + 1, _kernels(model, topology, engine, stage)
+    )
+    least = launched + float(stage == 0) * host.gap(engine, np.ones(1))
     return Together(
         # A picosecond stays with the rank, so that its own part is never nothing.
         work=_picos(np.minimum(share, mixed - PICO)),
@@ -177,8 +194,8 @@ def _draft_launches(
     model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
 ) -> Array:
     """Seconds by which the host launches what drafts more slowly than the GPU runs it."""
-    part = _part(_batch(decode, np.zeros_like(decode), at), topology.pp)
-    items = _stage(model, topology, engine, part, topology.pp - 1)
+    batch = _batch(decode, np.zeros_like(decode), at)
+    items = _stage(model, topology, engine, batch, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
     operators = [item for item in drafting if isinstance(item, Operator)]
     launches = host.draft_launches(
@@ -194,16 +211,14 @@ def _draft_launches(
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
-    """Seconds a step keeps the GPUs busy: micro-batches of 1/pp of it, rounded up, pass the slowest
-    stage one after the other, so a step takes pp x (operators + collectives) of that stage."""
-    part = _part(batch, topology.pp)
-    slowest = np.zeros_like(batch.decode)
+    """Seconds of a step on the GPUs: operators and collectives of its stages, one after the
+    other."""
+    total = np.zeros_like(batch.decode)
     for stage in range(topology.pp):
-        items = _stage(model, topology, engine, part, stage)
+        items = _stage(model, topology, engine, batch, stage)
         taken = [_seconds(item, gpu, engine) for item in items]
-        busy = np.sum(taken, axis=0) - _beside(items, taken, part, gpu, engine)
-        slowest = np.maximum(slowest, busy)
-    return np.asarray(topology.pp * slowest)
+        total = total + np.sum(taken, axis=0) - _beside(items, taken, batch, gpu, engine)
+    return np.asarray(total)
 
 
 def origin(gpu: Gpu) -> str:
@@ -217,22 +232,10 @@ def origin(gpu: Gpu) -> str:
     return found.source
 
 
-def _part(batch: Batch, pp: int) -> Batch:
-    decode, prefill = np.ceil(batch.decode / pp), np.ceil(batch.prefill / pp)
-    return Batch(
-        decode=decode,
-        context=batch.context * decode / np.maximum(batch.decode, 1.0),
-        prefill=prefill,
-        pairs=batch.pairs * prefill / np.maximum(batch.prefill, 1.0),
-        rows=np.ceil(batch.rows / pp),
-    )
-
-
 def _stage(
     model: Model, topology: Topology, engine: Engine, batch: Batch, stage: int
 ) -> tuple[Operator | Exchange, ...]:
     layers = stages(model, topology.pp)[stage]
-    last = stage == topology.pp - 1
     fused = host.fused(engine, topology)
     counted = [
         operator
@@ -240,12 +243,16 @@ def _stage(
         if operator.name.removeprefix("draft.") not in fused
     ]
     apart = host.host_speed(engine).quantises
-    return (
+    operators = (
         *counted,
         *(quantised(o) for o in counted if o.kind == "gemm" and o.dtype in apart),
-        *stage_exchanges(layers, model, topology, engine, batch),
-        *(draft_exchanges(model, topology, engine, batch) if last else ()),
     )
+    sent = stage_exchanges(layers, model, topology, engine, batch)
+    if stage < topology.pp - 1:
+        return (*operators, *sent)
+    # The last stage has nobody to send to, and drafts.
+    sent = tuple(exchange for exchange in sent if exchange.pattern != "send")
+    return (*operators, *sent, *draft_exchanges(model, topology, engine, batch))
 
 
 def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
@@ -282,55 +289,47 @@ def _line(
     gpu: Gpu,
     topology: Topology,
     engine: Engine,
+    stage: int,
     *,
     decode: Array,
     prefill: Array,
     at: float,
 ) -> Line:
-    """The line through two steps, one twice as long as the other, of whichever stage is slower:
-    only operators that walk the context differ between them."""
-    pp = topology.pp
+    """The line through two steps of a stage, one twice as long as the other: only operators that
+    walk the context differ between them."""
     near, far = _batch(decode, prefill, at), _batch(decode, prefill, 2 * at)
     length = near.context + near.pairs
-    works, slopes = [], []
-    for stage in _unlike_stages(model, pp):
-        items = _stage(model, topology, engine, _part(near, pp), stage)
-        longer = _stage(model, topology, engine, _part(far, pp), stage)
-        taken = [_seconds(item, gpu, engine) for item in items]
-        total = np.sum(taken, axis=0) - _beside(items, taken, _part(near, pp), gpu, engine)
-        growth = np.zeros_like(length)
-        for item, more, once in zip(items, longer, taken, strict=True):
-            if item.walks if isinstance(item, Exchange) else item.kind in WALKS:
-                growth = growth + _seconds(more, gpu, engine) - once
-        works.append(pp * (total - growth))
-        slopes.append(pp * growth / length)
-    return Line(work=np.max(works, axis=0), slope=np.max(slopes, axis=0))
+    items = _stage(model, topology, engine, near, stage)
+    longer = _stage(model, topology, engine, far, stage)
+    taken = [_seconds(item, gpu, engine) for item in items]
+    total = np.sum(taken, axis=0) - _beside(items, taken, near, gpu, engine)
+    growth = np.zeros_like(length)
+    for item, more, once in zip(items, longer, taken, strict=True):
+        if item.walks if isinstance(item, Exchange) else item.kind in WALKS:
+            growth = growth + _seconds(more, gpu, engine) - once
+    return Line(work=total - growth, slope=growth / length)
 
 
 def _slope(
-    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    stage: int,
+    decode: Array,
+    *,
+    at: float,
 ) -> Array:
-    """Seconds per context token of decoding sequences, of whichever stage is slower."""
-    pp = topology.pp
+    """Seconds per context token of decoding sequences in a stage."""
     none = np.zeros_like(decode)
-    near, far = (_part(_batch(decode, none, length), pp) for length in (at, 2 * at))
-    slopes = []
-    for stage in _unlike_stages(model, pp):
-        growth = np.zeros_like(decode)
-        for once, more in zip(
-            *(_stage(model, topology, engine, part, stage) for part in (near, far)), strict=True
-        ):
-            if isinstance(once, Operator) and once.kind in WALKS:
-                growth = growth + _seconds(more, gpu, engine) - _seconds(once, gpu, engine)
-        slopes.append(pp * growth / (decode * at))
-    return np.asarray(np.max(slopes, axis=0))
-
-
-def _unlike_stages(model: Model, pp: int) -> list[int]:
-    """One stage of each kind: the first, the last, and those between that differ in layers."""
-    parts = stages(model, pp)
-    seen = {(i == 0, i == pp - 1, parts[i]): i for i in reversed(range(pp))}
-    return sorted(seen.values())
+    near, far = (_batch(decode, none, length) for length in (at, 2 * at))
+    growth = np.zeros_like(decode)
+    for once, more in zip(
+        *(_stage(model, topology, engine, batch, stage) for batch in (near, far)), strict=True
+    ):
+        if isinstance(once, Operator) and once.kind in WALKS:
+            growth = growth + _seconds(more, gpu, engine) - _seconds(once, gpu, engine)
+    return np.asarray(growth / (decode * at))
 
 
 def _batch(decode: Array, prefill: Array, length: float) -> Batch:
@@ -358,15 +357,11 @@ def _bound(layer: Layer) -> int:
     return indexer.topk if indexer else 1
 
 
-def _kernels(model: Model, topology: Topology, engine: Engine) -> float:
-    """Kernels that the host launches in one step of the fullest stage, times the stages."""
+def _kernels(model: Model, topology: Topology, engine: Engine, stage: int) -> float:
+    """Kernels that the host launches in one step of a stage."""
     one = np.ones(1)
     batch = Batch(decode=one, context=one, prefill=one, pairs=one, rows=one)
-    counts = [
-        sum(item.count for item in _stage(model, topology, engine, batch, stage))
-        for stage in range(topology.pp)
-    ]
-    return float(topology.pp * max(counts))
+    return float(sum(item.count for item in _stage(model, topology, engine, batch, stage)))
 
 
 def _picos(table: Array) -> Picos:

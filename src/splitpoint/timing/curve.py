@@ -10,7 +10,10 @@ that form q (query, key) pairs and whose requests have a prefix tokens before th
 so between two changes of the batch k steps have a closed form. Times are integer picoseconds:
 sums are then exact, and k steps taken at once equal k single steps to the last bit. Of ranks that
 step together (`dp`) the slowest counts, but for what they do `together` in a step with prefill.
+A pipeline has such tables for each of its stages.
 """
+
+from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +37,7 @@ class Together(Record, frozen=True, kw_only=True):
     padded: int = 0
     least: int = 0
 
-    def times(self, factor: float) -> "Together":
+    def times(self, factor: float) -> Together:
         """The same with all times multiplied, rounded down."""
         work = np.floor(self.work * factor).astype(np.int64)
         return Together(work=work, padded=self.padded, least=int(self.least * factor))
@@ -53,6 +56,7 @@ class StepCurve(Record, frozen=True, kw_only=True):
     `together`: the part of `mixed` that follows the mean of the dp ranks; None: nothing.
     `drafts`: speculative tokens verified per sequence and step. Layers with a window cost the
     same at any context past it, so their share is inside `decode` and `mixed`.
+    `later`: the stages of a pipeline behind this one, which is then its first.
     """
 
     decode: Picos
@@ -64,3 +68,9 @@ class StepCurve(Record, frozen=True, kw_only=True):
     together: Together | None = None
     drafts: int = 0
     origin: str = ""
+    later: tuple[StepCurve, ...] = ()
+
+    @property
+    def stages(self) -> tuple[StepCurve, ...]:
+        """All stages in order: a batch passes one after the other."""
+        return (self, *self.later)

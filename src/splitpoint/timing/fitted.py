@@ -175,6 +175,7 @@ def scaled(curve: StepCurve, factors: Factors, origin: str) -> StepCurve:
         prefill_pair=round(curve.prefill_pair * factors.prefill),
         prefill_prefix=round(curve.prefill_prefix * factors.prefill),
         origin=origin,
+        later=tuple(scaled(stage, factors, origin) for stage in curve.later),
     )
 
 

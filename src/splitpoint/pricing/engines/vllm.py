@@ -82,8 +82,10 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         draft_copies=4.1,
         block_is_grain=version >= (0, 20),
         packing=_packing(version),
-        # The default since 0.14 (January 2026, pull request 27614; before, a flag of its own).
-        overlapped=engine.async_scheduling and topology.pp == 1 and version >= (0, 14),
+        # The default since 0.14 (January 2026, pull request 27614; before, a flag of its own); in a
+        # pipeline with the second model runner (pull request 42187), as its batches above.
+        overlapped=engine.async_scheduling
+        and version >= ((0, 14) if topology.pp == 1 else (0, 26)),
     )
 
 
