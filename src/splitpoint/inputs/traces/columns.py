@@ -15,7 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.trace import Floats, Ints, Longs, Trace, dense, sorted_by_arrival, turns_of
+from splitpoint.inputs.trace import (
+    NO_IDENTITY,
+    Floats,
+    Ints,
+    Longs,
+    Trace,
+    dense,
+    sorted_by_arrival,
+    turns_of,
+)
 
 T = TypeVar("T")
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -30,7 +39,6 @@ MAX_SECONDS = 1e10
 MAX_ID = 2**62
 # Assumed: a WEKA session is one line, of some MiB at most in the public files.
 MAX_LINE = 64 * 1024**2
-NO_IDENTITY = 16
 # Lines decoded together; bounds the memory that takes.
 LINES_AT_ONCE = 1024
 
