@@ -38,6 +38,7 @@ WALKS: frozenset[Kind] = frozenset(
         "decode_sparse",
         "prefill_indexer",
         "decode_indexer",
+        "selection",
     }
 )
 
