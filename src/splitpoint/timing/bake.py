@@ -75,7 +75,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     mixed = np.maximum(work, floor) + host.gap(engine, np.ones_like(new))
     return StepCurve(
         decode=_picos(decode),
-        decode_context=_picos(slope),
+        decode_context=_picos(slope + host.lookup(engine)),
         mixed=_picos(mixed),
         prefill_pair=pair,
         prefill_prefix=prefix,
