@@ -372,14 +372,15 @@ def _latent(
     query = heads * (mixer.nope_dim + mixer.rope_dim)
     up = heads * (mixer.nope_dim + mixer.value_dim)
     result = [vector("latent.rope_cache", new * (query + latent), 2)]
+    read = model.hidden * (2 if mixer.joined else 1)
     if mixer.q_rank is None:
         result += [
-            matmul("latent.query", new, model.hidden, query, weights),
-            matmul("latent.down", new, model.hidden, latent, weights),
+            matmul("latent.query", new, read, query, weights),
+            matmul("latent.down", new, read, latent, weights),
         ]
     else:
         result += [
-            matmul("latent.down", new, model.hidden, mixer.q_rank + latent, weights),
+            matmul("latent.down", new, read, mixer.q_rank + latent, weights),
             matmul("latent.query", new, mixer.q_rank, query, weights),
         ]
     if mixer.gated:
