@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 import splitpoint
@@ -32,7 +33,7 @@ from splitpoint import metrics
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.record import Record
 from splitpoint.search.world import candidate, world
 from splitpoint.sim import simulate
@@ -127,19 +128,12 @@ def lengths(row: Measured) -> tuple[Ints, Ints]:
 def closed_loop(row: Measured, before: Floats) -> Trace:
     """`concurrency` users who ask again at once, TURNS times, all starting together; lengths drawn
     evenly from `spread` to 1 of the nominal."""
-    n = row.concurrency * TURNS
     isl, osl = lengths(row)
-    return Trace(
-        name="closed loop",
-        arrive_s=before,
-        isl=isl,
-        osl=osl,
+    return replace(
+        unshared(before, isl, osl, name="closed loop"),
         session=np.tile(np.arange(row.concurrency, dtype=np.int32), TURNS),
         turn=np.repeat(np.arange(TURNS, dtype=np.int32), row.concurrency),
         think_s=before,
-        block_starts=np.zeros(n + 1, np.int64),
-        block_ids=np.zeros(0, np.int32),
-        block_tokens=16,
         closed=True,
     )
 

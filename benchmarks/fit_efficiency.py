@@ -32,6 +32,7 @@ from splitpoint.timing.efficiency import (
     peak,
 )
 from splitpoint.timing.operators import (
+    SCORE_BYTES,
     Array,
     Batch,
     Kind,
@@ -41,6 +42,7 @@ from splitpoint.timing.operators import (
     chunk_flops,
     grouped,
     matmul,
+    selection,
     vector,
 )
 
@@ -239,14 +241,21 @@ def prefill_indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
     """GLM-5's selector of prompts: 32 heads of 128 score every earlier token in fp8."""
     batch, isl, step = columns(rows, "batch_size", "isl", "step")
     pairs = batch * (isl * step + isl * (isl + 1) / 2)
-    return _indexer("prefill_indexer", 32, pairs, 8.0 + 128 / 128, batch * isl)
+    return _indexer("prefill_indexer", 32, pairs, SCORE_BYTES + 128 / 128, batch * isl)
 
 
 def decode_indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
     """DeepSeek V4's selector over a paged cache: 64 heads of 128 score every fourth token."""
     batch, isl, step = columns(rows, "batch_size", "isl", "step")
     pairs = batch * (step + isl) / 4
-    return _indexer("decode_indexer", 64, pairs, 8.0 + 128, batch)
+    return _indexer("decode_indexer", 64, pairs, SCORE_BYTES + 128, batch)
+
+
+def selected(rows: pd.DataFrame, dtype: Dtype) -> Operator:
+    """GLM-5's choice of the 2,048 best scores of every new token."""
+    batch, isl, step = columns(rows, "batch_size", "isl", "step")
+    scores = batch * (isl * step + isl * (isl + 1) / 2)
+    return selection("selection", scores, batch * isl, 2048)
 
 
 def _indexer(kind: Kind, heads: int, pairs: Array, moved: float, parallel: Array) -> Operator:
@@ -421,6 +430,15 @@ TABLES = (
         decode_indexer,
         lambda rows: rows[(rows.isl == 1) & (rows.step >= 512)],
     ),
+    # Scores whose best come last; equal ones, which the tables have too, take twice as long and are
+    # no model's. Below 4,096 scores little or nothing is left to choose.
+    Table(
+        "selection",
+        "sparse_attention/{engine}/*/glm5_topk_module_perf.parquet",
+        "",
+        selected,
+        lambda rows: rows[(rows.score_mode == "top_last") & (rows.isl + rows.step >= 4096)],
+    ),
     Table(
         "prefill_state",
         "linear_attention/{engine}/*/gdn_perf.parquet",
@@ -539,6 +557,7 @@ FREE: dict[Kind, tuple[str, ...]] = {
     "decode_sparse": WALK,
     "prefill_indexer": ("compute", "memory", "launch", "sharpness"),
     "decode_indexer": ("memory", "launch"),
+    "selection": ("memory", "launch", "serial"),
     "prefill_state": ("compute", "memory", "launch", "sharpness"),
     "decode_state": ("memory", "launch"),
     "vector": ("memory", "launch"),
@@ -610,6 +629,7 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
     "decode_sparse": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
     "prefill_indexer": (Shape("work", {"parallel": (7, 9, 11, 13, 15)}, ("parallel",), 1.0),),
     "decode_indexer": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
+    "selection": (Shape("work", {"parallel": (0, 4, 6, 7, 8, 9, 11, 14)}, ("parallel",), 1.0),),
     "prefill_state": (
         Shape("work", {"rows": (6, 8, 10, 12, 14), "parallel": (2, 5, 8, 11)}, ("rows",), 1.0),
     ),
@@ -1096,7 +1116,7 @@ def _of_one_engine(surfaces: list[Surface]) -> list[Surface]:
         latent = "latent" in surface.kind
         if surface.engine == ("trtllm" if latent else "vllm"):
             found[surface.kind, surface.dtype] = surface
-        elif surface.dtype == "fp8" and not latent:
+        elif surface.kind == "selection" or (surface.dtype == "fp8" and not latent):
             found.setdefault((surface.kind, surface.dtype), surface)
     return list(found.values())
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from splitpoint import metrics
 from splitpoint.inputs import traces
 from splitpoint.inputs.deployment import Routing
-from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.inputs.traces.synth import preset
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES
@@ -73,17 +73,11 @@ def world(routing: Routing, *, blocks: int, block_tokens: int = 16, caching: boo
 def poisson(requests: int, rate: float, output: int = 200) -> Trace:
     """About 2,000 input and `output` output tokens at Poisson arrivals."""
     random = np.random.default_rng(0)
-    return Trace(
+    return unshared(
+        np.cumsum(random.exponential(1 / rate, requests)),
+        np.maximum(1, random.poisson(2000, requests)),
+        np.maximum(1, random.poisson(output, requests)),
         name="poisson",
-        arrive_s=np.cumsum(random.exponential(1 / rate, requests)),
-        isl=np.maximum(1, random.poisson(2000, requests)).astype(np.int32),
-        osl=np.maximum(1, random.poisson(output, requests)).astype(np.int32),
-        session=np.arange(requests, dtype=np.int32),
-        turn=np.zeros(requests, np.int32),
-        think_s=np.zeros(requests),
-        block_starts=np.zeros(requests + 1, np.int64),
-        block_ids=np.zeros(0, np.int32),
-        block_tokens=16,
     )
 
 

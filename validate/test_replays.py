@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from splitpoint import metrics
 from splitpoint.inputs import facts
+from splitpoint.inputs.trace import unshared
 from splitpoint.live.fit import CurveShape, fitted_curve
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve
-from validate.requests import unshared
 
 FOLDER = Path(__file__).parents[1] / "../shared/truth/vllm_replays"
 SEATS, BUDGET = 128, 2048
@@ -62,7 +62,7 @@ def measured(replay: Replay) -> Run:
     column = {key: np.array([row[key] for row in rows]) for key in rows[0]}
     arrive = column["arrival_time"] + (column["queued_ts"] - column["arrival_time"]).min()
     begin = arrive.min()
-    requests = unshared(arrive - begin, column["input_toks"], column["output_toks"])
+    requests = unshared(arrive - begin, column["input_toks"], column["output_toks"], name="replay")
     # Columns that were not measured come from a run that no one looks at.
     blank = simulate(world(replay, flat()), requests)
     moments = replace(
@@ -108,7 +108,7 @@ def test_the_first_half_foretells_the_second(
     rows = real.requests
 
     def again(curve: StepCurve, delay: float) -> Run:
-        requests = unshared(rows.arrive_s + delay, rows.isl, rows.osl)
+        requests = unshared(rows.arrive_s + delay, rows.isl, rows.osl, name="replay")
         return simulate(world(replay, curve), requests, series=False)
 
     first = np.arange(len(rows)) < len(rows) // 2

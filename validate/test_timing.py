@@ -19,7 +19,7 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
-from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.pricing.engines import resolved
 from splitpoint.run import Run
 from splitpoint.search.instance import holding, instance
@@ -30,7 +30,6 @@ from splitpoint.timing.curve import PICO
 from splitpoint.timing.drafts import tokens_per_step
 from splitpoint.timing.efficiency import efficiency, peak
 from splitpoint.timing.operators import Batch, step_operators
-from validate.requests import unshared
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "truth"
 needs_shared = pytest.mark.skipif(not SHARED.exists(), reason="needs ../shared")
@@ -133,7 +132,7 @@ def test_replays_of_real_servers(replay: Replay, capsys: pytest.CaptureFixture[s
         facts.gpu("RTX PRO 6000 Server"),
         replay.topology,
         Engine(version="0.19.0", batched_tokens=2048, max_seqs=128, async_scheduling=True),
-        unshared(arrive[order] - arrive.min(), isl, osl),
+        unshared(arrive[order] - arrive.min(), isl, osl, name="replay"),
     )
     measured = last / np.maximum(osl - 1, 1)
     with capsys.disabled():

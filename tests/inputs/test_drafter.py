@@ -10,7 +10,8 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.drafter import assumed_head, draft_layers, method_of, with_drafter
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import from_config, load_model
-from splitpoint.inputs.model import Attention, Mlp
+from splitpoint.inputs.model import Attention, Latent, Mlp
+from splitpoint.pricing.weights import layer_parts
 
 # The geometry of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B.
 HEAD = {
@@ -54,6 +55,45 @@ def test_a_head_of_the_speculators_library_keeps_its_layer_in_a_table() -> None:
     }
     assert from_config(config, "here").layers == from_config(HEAD, "here").layers
     assert from_config(config, "here").vocab == 32000
+
+
+def test_a_head_of_latent_layers_keeps_their_vector_and_is_dense() -> None:
+    latent = {
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "n_routed_experts": 384,
+        "num_experts_per_tok": 8,
+        "moe_intermediate_size": 2048,
+        "first_k_dense_replace": 0,
+    }
+    config = {**HEAD, **latent, "architectures": ["Eagle3DeepseekV2ForCausalLM"]}
+    (layer,) = from_config(config, "here").layers
+    assert layer.mixer == Latent(
+        heads=32,
+        kv_rank=512,
+        nope_dim=128,
+        rope_dim=64,
+        value_dim=128,
+        q_rank=1536,
+        joined=True,
+    )
+    assert layer.ffn == Mlp(width=14336)
+    # The down-projections read twice the hidden size, and the hidden state has a norm of its own.
+    own = sum(part.whole for part in layer_parts(layer, 4096))
+    alone = replace(layer, mixer=replace(layer.mixer, joined=False))
+    plain = sum(part.whole for part in layer_parts(alone, 4096))
+    assert own - plain == 4096 * (1536 + 512 + 64) + 4096
+
+
+@pytest.mark.parametrize(
+    "name", ["EagleLlamaForCausalLM", "PEagleDraftModel", "MedusaModel", "DeepSeekMTPModel"]
+)
+def test_heads_of_other_kinds_are_refused_and_not_read_as_models(name: str) -> None:
+    with pytest.raises(PlanError, match=f"{name} is a draft head that is not priced"):
+        from_config({**HEAD, "architectures": [name]}, "here")
 
 
 def test_a_head_without_the_targets_states_is_refused() -> None:

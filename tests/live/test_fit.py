@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.live.fit import CurveShape, fitted_curve
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES, Run
@@ -31,17 +31,11 @@ def made(decode_ms: tuple[float, float, float], context_ns: int, token_us: int) 
 def requests(count: int, rate: float, delay: float = 0.0) -> Trace:
     """Poisson arrivals of 50 to 800 input and 20 to 200 output tokens, sharing nothing."""
     random = np.random.default_rng(7)
-    return Trace(
+    return unshared(
+        np.cumsum(random.exponential(1 / rate, count)) + delay,
+        random.integers(50, 800, count),
+        random.integers(20, 200, count),
         name="made",
-        arrive_s=np.cumsum(random.exponential(1 / rate, count)) + delay,
-        isl=random.integers(50, 800, count).astype(np.int32),
-        osl=random.integers(20, 200, count).astype(np.int32),
-        session=np.arange(count, dtype=np.int32),
-        turn=np.zeros(count, np.int32),
-        think_s=np.zeros(count),
-        block_starts=np.zeros(count + 1, np.int64),
-        block_ids=np.zeros(0, np.int32),
-        block_tokens=16,
     )
 
 

@@ -331,6 +331,30 @@ def test_a_draft_model_brings_layers_and_weights_of_its_own() -> None:
         Question.of(**{**base, "drafts": 0}, draft_model="Qwen/Qwen3-0.6B")
 
 
+def test_a_head_brings_a_layer_and_says_when_it_is_assumed() -> None:
+    base = {
+        **OPTIONS,
+        "model": "Qwen/Qwen3-32B",
+        "kv_dtype": "auto",
+        "kv_bytes_available": None,
+        "gpu": "H200",
+        "tp": 2,
+        "drafts": 4,
+        "prefix_caching": True,
+    }
+    alone = Question.of(**base).price()
+    headed = Question.of(**base, draft_method="eagle3").price()
+    # 64 layers of four heads on a rank, and the head's one.
+    assert (alone.block_bytes, headed.block_bytes) == (64 * 16 * 2048, 65 * 16 * 2048)
+    told = [word for word in headed.warnings if word.startswith("EAGLE-3 head")]
+    assert told == ["EAGLE-3 head: no draft_model is named; one layer of the published shape"]
+    assert not [word for word in alone.warnings if "EAGLE" in word]
+    with pytest.raises(PlanError, match="does not draft by mtp"):
+        Question.of(**base, draft_method="mtp").price()
+    with pytest.raises(PlanError, match="--draft-method"):
+        Question.of(**base, draft_method="medusa")
+
+
 def index_file(folder: Path, size: object, layers: int, extra: Sequence[str] = ()) -> Path:
     names = [f"model.layers.{i}.mlp.up_proj.weight" for i in range(layers)]
     tree = {"metadata": {"total_size": size}, "weight_map": dict.fromkeys([*names, *extra], "a")}

@@ -1,11 +1,14 @@
 """A plan's folder is replaced whole or not at all."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from splitpoint.errors import PlanError
-from splitpoint.report.folder import staged
+from splitpoint.inputs.files import to_json
+from splitpoint.report.folder import read_answer, staged
+from tests.report import sample
 
 
 def test_a_folder_appears_when_the_work_is_done(tmp_path: Path) -> None:
@@ -46,3 +49,22 @@ def test_a_folder_of_the_users_own_is_refused(tmp_path: Path) -> None:
         raise AssertionError("the block must not run")
     with pytest.raises(PlanError, match="is a file"), staged(tmp_path / "mine.txt"):
         raise AssertionError("the block must not run")
+
+
+def test_an_answer_of_another_version_says_which_and_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    tree = json.loads(to_json(sample.answer()))
+    path.write_text(json.dumps(tree))
+    assert read_answer(tmp_path) == sample.answer()
+    path.write_text(json.dumps(tree | {"version": 0}))
+    with pytest.raises(PlanError, match=r"form 0, and does not read as form \d .*plan again"):
+        read_answer(tmp_path)
+    # A field that this version asks for and the other did not write.
+    old = {name: value for name, value in tree.items() if name != "walls"} | {"splitpoint": "0.0.9"}
+    path.write_text(json.dumps(old))
+    with pytest.raises(PlanError, match=r"written by splitpoint 0\.0\.9 .*walls.*plan again"):
+        read_answer(path)
+    path.write_text("{}")
+    with pytest.raises(PlanError) as caught:
+        read_answer(path)
+    assert "written by" not in str(caught.value)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.engine import DraftMethod, Engine
 from splitpoint.timing.drafts import DEFAULTS, acceptance, expected_tokens, origin, tokens_per_step
 from tests.timing.worlds import DENSE
 
@@ -34,6 +34,29 @@ def test_the_default_of_eagle3_meets_the_positions_and_lengths_it_was_printed_wi
     lengths = {k: expected_tokens(replace(engine, drafts=k), DENSE) for k in range(2, 8)}
     printed = {2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54}
     assert lengths == pytest.approx(printed, rel=0.04)
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "printed"),
+    [
+        ("Qwen/Qwen3.5-397B-A17B", "mtp", {3: 3.39}),
+        ("deepseek-ai/DeepSeek-V4-Pro", "mtp", {3: 2.49}),
+        ("Qwen/Qwen3.8-27B-FP8", "mtp", {3: 2.51}),
+        ("MiniMaxAI/MiniMax-M3", "eagle3", {1: 1.78, 2: 2.38, 3: 2.83, 4: 3.11, 5: 3.35, 8: 3.74}),
+    ],
+)
+def test_what_was_printed_of_a_model_goes_before_its_method(
+    name: str, method: DraftMethod, printed: dict[int, float]
+) -> None:
+    # InferenceX, golden_al_distribution, read 2026-11-30: tokens a step by drafts.
+    model = replace(DENSE, name=name, draft_layers=DENSE.layers[:1])
+    for drafts, tokens in printed.items():
+        engine = Engine(drafts=drafts, draft_method=method)
+        assert expected_tokens(engine, model) == pytest.approx(tokens, rel=0.01)
+        assert origin(engine, model).startswith("published for this model")
+    # Of its other methods nothing was printed.
+    ngram = Engine(drafts=2, draft_method="ngram")
+    assert acceptance(ngram, model) == DEFAULTS["ngram"].rates[:2]
 
 
 def test_the_defaults_without_trained_layers_lie_in_the_printed_range() -> None:

@@ -32,6 +32,7 @@ from splitpoint.timing.operators import (
     attend,
     grouped,
     matmul,
+    selection,
     touched,
     vector,
 )
@@ -147,6 +148,7 @@ def test_every_gpu_of_the_catalogue_has_every_kind_of_surface_with_an_origin(nam
         "decode_sparse",
         "prefill_indexer",
         "decode_indexer",
+        "selection",
         "prefill_state",
         "decode_state",
         "vector",
@@ -185,6 +187,9 @@ def _growing(entry: Surface) -> Iterator[Operator]:
             pairs = TOKENS * active
             reached = touched(count, active, TOKENS)
             yield grouped(pairs, pairs, reached, 4096, width, 2, Stored(dtype=dtype, bytes=1.0))
+    elif kind == "selection":
+        for scores in (3e3, 3e4, 1e6):
+            yield selection("x", TOKENS * scores, TOKENS, 2048)
     elif kind.endswith(("attention", "sparse")):
         prefill = kind.startswith("prefill")
         for heads, kv_heads, dim, each in ((1, 1, 64, 1e2), (8, 1, 128, 3e3), (64, 8, 256, 9e4)):
@@ -243,6 +248,20 @@ def test_what_walks_a_context_is_a_line_in_it(name: str) -> None:
         taken = launch_seconds(entry, walk, peak(gpu, walk.dtype), gpu.bandwidth)
         slope = (taken[1] - taken[0]) / 0.99
         assert taken[2] - taken[1] == pytest.approx(slope, rel=1e-9)
+
+
+def test_one_query_s_choice_is_walked_by_one_block_and_many_fill_the_gpu() -> None:
+    # As measured on H200 (SGLang's fused kernel, best scores last): a query of 131,072 scores takes
+    # 31.3 us, alone or among 16; 16,384 queries of 73,727 on average 2.42 ms.
+    gpu = facts.gpu("H200")
+
+    def taken(queries: float, scores: float) -> float:
+        one = selection("x", np.array([queries * scores]), np.array([queries]), 2048)
+        return float(seconds(one, gpu, "sglang")[0])
+
+    assert taken(1, 131_072) == pytest.approx(31.3e-6, rel=0.1)
+    assert taken(16, 16_384) == pytest.approx(6.4e-6, rel=0.2)
+    assert taken(16_384, 73_727) == pytest.approx(2.42e-3, rel=0.1)
 
 
 def test_more_bandwidth_is_never_slower() -> None:

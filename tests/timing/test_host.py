@@ -9,8 +9,9 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Attention
+from splitpoint.pricing.engines import resolved
 from splitpoint.timing import host
-from splitpoint.timing.bake import gpu_seconds
+from splitpoint.timing.bake import gpu_seconds, step_curve
 from splitpoint.timing.collectives import stage_exchanges
 from splitpoint.timing.operators import Batch
 
@@ -94,3 +95,16 @@ def test_every_host_cost_has_its_origin() -> None:
         fused = speed.dependent or speed.fused or speed.fused_sums
         assert bool(fused) == bool(speed.fused_origin)
         assert bool(speed.quantises) == bool(speed.quantises_origin)
+
+
+def test_drafts_from_the_text_cost_a_host_core_a_walk_of_every_context() -> None:
+    model, h100 = load_model("meta-llama/Llama-3.1-8B-Instruct"), gpu("H100 SXM")
+    engine = Engine(version="0.19.1", drafts=3, draft_method="ngram", max_seqs=8)
+    old, new = (
+        step_curve(model, h100, Topology(), resolved(engine, h100, Topology(), model))
+        for engine in (engine, replace(engine, version="0.32.0"))
+    )
+    # 3 ns a token on the host; the GPU reads its 128 KiB of keys and values in about 40 ns.
+    assert (old.decode_context - new.decode_context)[1:] == pytest.approx(3000)
+    assert host.lookup(replace(engine, draft_method="mtp")) == 0.0
+    assert host.lookup(replace(engine, name="sglang")) == 0.0

@@ -172,11 +172,15 @@ def test_latent_vectors_are_never_divided_by_tp() -> None:
 
 def test_an_indexer_bounds_attention_but_scores_everything() -> None:
     sparse = replace(MLA, indexer=Indexer(heads=4, dim=16, topk=32))
-    operators = step_operators(
-        layers_of(sparse), ONE, ENGINE, batch(decode=2, context=1000, rows=2)
-    )
+    step = batch(decode=2, context=1000, rows=2)
+    operators = step_operators(layers_of(sparse), ONE, ENGINE, step)
     assert total(operators, "flops", "decode_sparse") == 2 * 32 * 2 * 8 * (72 + 64)
     assert total(operators, "flops", "indexer.decode") == 1000 * 2 * 4 * 16
+    # Every score is written once and read once; the places of 32 of them are kept a sequence.
+    assert total(operators, "bytes", "topk.decode") == 1000 * 4 + 2 * 32 * 4
+    by_block = replace(sparse, indexer=Indexer(heads=4, dim=16, topk=32, block=10))
+    blocks = step_operators(layers_of(by_block), ONE, ENGINE, step)
+    assert total(blocks, "bytes", "topk.decode") == 100 * 4 + 2 * 32 * 4
     shared = replace(sparse, indexer=Indexer(heads=4, dim=16, topk=32, shared=True))
     reused = step_operators(layers_of(shared), ONE, ENGINE, batch(decode=2, context=1000, rows=2))
     assert total(reused, "flops", "indexer") == 0

@@ -55,7 +55,8 @@ class Attention(Record, frozen=True, kw_only=True, tag="attention"):
 
 
 class Latent(Record, frozen=True, kw_only=True, tag="latent"):
-    """Multi-head latent attention (MLA): one vector of `kv_rank + rope_dim` is cached per token."""
+    """Multi-head latent attention (MLA): one vector of `kv_rank + rope_dim` is cached per token.
+    `joined` as of `Attention`."""
 
     heads: int
     kv_rank: int
@@ -64,6 +65,7 @@ class Latent(Record, frozen=True, kw_only=True, tag="latent"):
     value_dim: int
     q_rank: int | None = None
     gated: bool = False
+    joined: bool = False
     indexer: Indexer | None = None
 
 

@@ -27,6 +27,9 @@ MAX_COPIED = 1 << 26
 # needs room for what happens after it.
 LONGEST_S = 2_000_000.0
 
+# Tokens of a block where no block has an id: of no consequence.
+NO_IDENTITY = 16
+
 
 class Trace(Record, frozen=True, kw_only=True):
     """Columns of n requests, sorted by `arrive_s`.
@@ -117,6 +120,23 @@ class Reuse(Record, frozen=True, kw_only=True):
 
     anywhere: Longs
     in_session: Longs
+
+
+def unshared(arrive_s: Floats, isl: Ints | Longs, osl: Ints | Longs, *, name: str) -> Trace:
+    """Requests in order of arrival that share nothing, each a session of one turn."""
+    n = len(isl)
+    return Trace(
+        name=name,
+        arrive_s=arrive_s.astype(np.float64),
+        isl=isl.astype(np.int32),
+        osl=osl.astype(np.int32),
+        session=np.arange(n, dtype=np.int32),
+        turn=np.zeros(n, np.int32),
+        think_s=np.zeros(n),
+        block_starts=np.zeros(n + 1, np.int64),
+        block_ids=np.zeros(0, np.int32),
+        block_tokens=NO_IDENTITY,
+    )
 
 
 def take(trace: Trace, rows: NDArray[np.integer]) -> Trace:

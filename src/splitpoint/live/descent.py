@@ -16,6 +16,10 @@ Weights = Callable[[Floats], Floats]
 
 # Most rounds for one size of the differences.
 ROUNDS = 30
+# Huber's tuning constant: 95% efficiency on normal residuals (Ann. Math. Statist. 35, 1964).
+HUBER = 1.345
+# Median absolute deviation to standard deviation of a normal distribution.
+MAD = 1.4826
 
 
 class Problem(Protocol):
@@ -32,6 +36,14 @@ class Problem(Protocol):
 def even(residual: Floats) -> Floats:
     """The same weight for every residual."""
     return np.ones(len(residual))
+
+
+def huber(residual: Floats, least: float) -> Floats:
+    """Huber's weights over the variance of residuals of one kind, by their own spread or `least`,
+    whichever is more."""
+    spread = max(MAD * float(np.median(np.abs(residual))), least)
+    distance = np.abs(residual) / spread
+    return np.asarray(np.minimum(1.0, HUBER / np.maximum(distance, HUBER)) / spread**2)
 
 
 def slopes(problem: Problem, values: Floats, share: float) -> Floats:

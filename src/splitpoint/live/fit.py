@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
-from splitpoint.live.descent import Flags, Floats, descended
+from splitpoint.live.descent import Flags, Floats, descended, huber
 from splitpoint.record import Record
 from splitpoint.run import DONE, Run
 from splitpoint.timing.curve import PICO, StepCurve
@@ -24,12 +24,8 @@ Replay = Callable[[StepCurve, float], Run]
 
 # Shares of a typical step.
 DIFFERENCES = (0.1, 0.02, 0.005, 0.001)
-# Huber's tuning constant: 95% efficiency on normal residuals (Ann. Math. Statist. 35, 1964).
-HUBER = 1.345
 # Residuals below a thousandth are taken as one: clocks and rounding, not step times.
 LEAST_RESIDUAL = 1e-3
-# Median absolute deviation to standard deviation of a normal distribution.
-MAD = 1.4826
 # Further searches, each from the best parameters moved by up to this share. More gained little on
 # simulated runs of 150 requests (loss -8.1 after 6, -8.2 after 7).
 HOPS = 6
@@ -240,12 +236,7 @@ def _loss(residual: Floats) -> float:
 
 def _weights(residual: Floats) -> Floats:
     """Huber weights, each kind of residual measured by its own spread."""
-    weights = []
-    for kind in np.split(residual, 2):
-        spread = max(MAD * float(np.median(np.abs(kind))), LEAST_RESIDUAL)
-        distance = np.abs(kind) / spread
-        weights.append(np.minimum(1.0, HUBER / np.maximum(distance, HUBER)) / spread**2)
-    return np.concatenate(weights)
+    return np.concatenate([huber(kind, LEAST_RESIDUAL) for kind in np.split(residual, 2)])
 
 
 def _times(run: Run) -> _Times:

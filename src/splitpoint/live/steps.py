@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.errors import PlanError
-from splitpoint.live.descent import Floats, descended, slopes
+from splitpoint.live.descent import Floats, descended, huber, slopes
 from splitpoint.live.factors import DETERMINED, PRIOR_LOG
 from splitpoint.live.imports import step_log
 from splitpoint.live.imports.step_log import Steps
@@ -29,10 +29,6 @@ from splitpoint.timing.fitted import (
     Source,
 )
 
-# Huber's tuning constant: 95% efficiency on normal residuals (Ann. Math. Statist. 35, 1964).
-HUBER = 1.345
-# Median absolute deviation to standard deviation of a normal distribution.
-MAD = 1.4826
 # A step is logged to 0.01 ms; spreads below this share are rounding.
 LEAST_SPREAD = 1e-3
 DIFFERENCE = 0.01
@@ -126,11 +122,8 @@ class _Problem:
         logs = residual[:-3]
         weights = np.ones(len(logs))
         for kind in (self.mixed, ~self.mixed):
-            if not kind.any():
-                continue
-            off = np.abs(logs[kind])
-            spread = max(MAD * float(np.median(off)), LEAST_SPREAD)
-            weights[kind] = np.minimum(1.0, HUBER / np.maximum(off / spread, HUBER)) / spread**2
+            if kind.any():
+                weights[kind] = huber(logs[kind], LEAST_SPREAD)
         return np.concatenate((weights, np.full(3, 1 / PRIOR_LOG**2)))
 
 

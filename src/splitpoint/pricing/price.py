@@ -514,6 +514,8 @@ def _warnings(
             f"each of {sum(g.kind == 'state' for g in kv.groups)} state groups holds "
             f"{engine.drafts} more whole blocks per request for its drafts"
         )
+    if engine.drafts and model.drafter is not None:
+        words += model.drafter.inferred
     if 0 < held < (engine.max_seqs or 0):
         words.append(
             f"the pool holds {held:,} such requests, max_num_seqs admits {engine.max_seqs:,}: "

@@ -429,17 +429,20 @@ def _attention(a: Attention, h: int) -> tuple[Part, ...]:
 def _latent(a: Latent, h: int) -> tuple[Part, ...]:
     """Down-projections whole on every rank, up-projections by head."""
     query = a.nope_dim + a.rope_dim
+    read = 2 * h if a.joined else h
     parts = [
-        Part("attention", "attention", h * (a.kv_rank + a.rope_dim)),
+        Part("attention", "attention", read * (a.kv_rank + a.rope_dim)),
         Part("attention", "attention", a.kv_rank * (a.nope_dim + a.value_dim), a.heads),
         Part("attention", "attention_out", a.value_dim * h, a.heads),
         Part("norms", "model", a.kv_rank + (a.q_rank or 0)),
     ]
+    if a.joined:
+        parts.append(Part("norms", "model", h))
     if a.q_rank is None:
-        parts.append(Part("attention", "attention", h * query, a.heads))
+        parts.append(Part("attention", "attention", read * query, a.heads))
     else:
         parts += [
-            Part("attention", "attention", h * a.q_rank),
+            Part("attention", "attention", read * a.q_rank),
             Part("attention", "attention", a.q_rank * query, a.heads),
         ]
     if a.gated:

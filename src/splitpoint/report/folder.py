@@ -7,17 +7,19 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from splitpoint import run as run_files
 from splitpoint.errors import OutsideError, PlanError
-from splitpoint.inputs.files import read, to_json, write_atomic
+from splitpoint.inputs.conversion import convert
+from splitpoint.inputs.files import load, to_json, write_atomic
 from splitpoint.record import Record
 from splitpoint.report.html import page
 from splitpoint.run import Run
-from splitpoint.verdict.answer import Answer
+from splitpoint.verdict.answer import SCHEMA_VERSION, Answer
 
 ANSWER = "plan.json"
 PAGE = "report.html"
@@ -82,9 +84,31 @@ def fill(folder: Path, answer: Answer, runs: Mapping[str, Run], recipes: Sequenc
 
 
 def read_answer(place: Path) -> Answer:
-    """The answer in a plan's folder, or in a plan.json itself."""
+    """The answer in a plan's folder, or in a plan.json itself. One that another version wrote in
+    another form is refused with both versions named."""
     path = place / ANSWER if place.is_dir() else place
-    return read(path, Answer)
+    tree = load(path)
+    try:
+        found = convert(tree, Answer, str(path))
+    except PlanError as error:
+        if not isinstance(tree, dict) or not isinstance(wrote := tree.get("splitpoint"), str):
+            raise
+        raise _of_another(path, wrote, tree.get("version"), _inside(error, path)) from None
+    if found.version != SCHEMA_VERSION:
+        raise _of_another(path, found.splitpoint, found.version, "")
+    return found
+
+
+def _inside(error: PlanError, path: Path) -> str:
+    return f"{error.where.removeprefix(str(path))}: {error.what}"[:200]
+
+
+def _of_another(path: Path, wrote: str, form: object, fault: str) -> PlanError:
+    what = (
+        f"was written by splitpoint {wrote[:40]} in form {str(form)[:10]}, and does not read as "
+        f"form {SCHEMA_VERSION} of this one, {version('splitpoint')}{fault}"
+    )
+    return PlanError(str(path), what, "plan again, or read it with the version that wrote it")
 
 
 def rewrite_page(folder: Path, answer: Answer) -> Path:

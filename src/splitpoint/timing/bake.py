@@ -42,6 +42,7 @@ WALKS: frozenset[Kind] = frozenset(
         "decode_sparse",
         "prefill_indexer",
         "decode_indexer",
+        "selection",
     }
 )
 
@@ -97,7 +98,7 @@ def _stage_curve(
     joined = _joined(line, gpu, engine, sequences, kernels) + scheduled * gap
     return StepCurve(
         decode=_picos(decode),
-        decode_context=_picos(slope),
+        decode_context=_picos(slope + host.lookup(engine)),
         mixed=_picos(mixed),
         prefill_pair=pair,
         prefill_prefix=prefix,

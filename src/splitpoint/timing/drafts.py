@@ -27,7 +27,8 @@ DEFAULTS: dict[DraftMethod, Acceptance] = {
         rates=(0.85, 0.70, 0.60),
         origin="published: position 1 is 85-90% (DeepSeek-V3 report, arXiv 2412.19437, 5.4.3), and "
         "7 drafts of that layer yield 3.20 tokens a step (model card of "
-        "nebius/MTP-DeepSeek-V3-0324, 2026), where these rates give 3.27",
+        "nebius/MTP-DeepSeek-V3-0324, 2026), where these rates give 3.27; 3 drafts give "
+        "2.80, where those of other models reach 2.3 to 3.4 (InferenceX golden_al_distribution)",
     ),
     "eagle3": Acceptance(
         method="eagle3",
@@ -56,10 +57,42 @@ DEFAULTS: dict[DraftMethod, Acceptance] = {
 }
 
 
+_CODING = (
+    "published for this model: {0} tokens a step with {1} drafts on SPEED-Bench's coding prompts "
+    "while it reasons, sampled (InferenceX golden_al_distribution, read 2026-11-30); {2}"
+)
+_EVEN = "assumed: the same rate at every position"
+# By how a model's name begins, without its publisher. InferenceX has servers accept just as much.
+PRINTED: dict[str, Acceptance] = {
+    "qwen3.5-397b-a17b": Acceptance(
+        method="mtp", rates=(0.891,), origin=_CODING.format("3.39", "3", _EVEN)
+    ),
+    "deepseek-v4-pro": Acceptance(
+        method="mtp", rates=(0.689,), origin=_CODING.format("2.49", "3", _EVEN)
+    ),
+    "qwen3.8-27b": Acceptance(
+        method="mtp", rates=(0.694,), origin=_CODING.format("2.51", "3", _EVEN)
+    ),
+    "minimax-m3": Acceptance(
+        method="eagle3",
+        rates=(0.78, 0.77, 0.75, 0.62, 0.78),
+        origin=_CODING.format("1.78 to 3.74", "1 to 8", "positions are their differences"),
+    ),
+}
+
+
+def default(engine: Engine, model: Model) -> Acceptance:
+    """What is taken where nobody measured: what was printed of the model, else of the method."""
+    method = method_of(engine, model)
+    bare = model.name.rpartition("/")[2].lower()
+    printed = next((PRINTED[name] for name in PRINTED if bare.startswith(name)), None)
+    return printed if printed is not None and printed.method == method else DEFAULTS[method]
+
+
 def acceptance(engine: Engine, model: Model) -> tuple[float, ...]:
     """Acceptance of each of the engine's drafts: what the user measured, else the method's
     default, its last rate repeated."""
-    given = engine.acceptance or DEFAULTS[method_of(engine, model)].rates
+    given = engine.acceptance or default(engine, model).rates
     return (given + given[-1:] * engine.drafts)[: engine.drafts]
 
 
@@ -88,4 +121,4 @@ def origin(engine: Engine, model: Model) -> str:
         return "computed: no drafts"
     if engine.acceptance:
         return "given: engine.acceptance"
-    return DEFAULTS[method_of(engine, model)].origin
+    return default(engine, model).origin

@@ -46,6 +46,7 @@ Kind = Literal[
     "decode_sparse",
     "prefill_indexer",
     "decode_indexer",
+    "selection",
     "prefill_state",
     "decode_state",
     "vector",
@@ -76,6 +77,7 @@ ACTIVATION_BYTES: dict[Dtype, float] = {
 }
 HIDDEN_BYTES = 2.0  # activations between operators are bf16 in every engine that we describe
 STATE_CHUNK = 64  # tokens a chunked linear-attention kernel takes at once (flash-linear-attention)
+SCORE_BYTES = 4.0  # an indexer's scores are fp32 (vLLM 0.32 sparse_attn_indexer.py)
 QUERY_TILE = 128  # queries that share one read of keys and values (FlashAttention 2 and 3)
 
 
@@ -382,14 +384,15 @@ def _latent(
         vector("latent.norm", new * (mixer.kv_rank + (mixer.q_rank or 0)), 2),
         vector("latent.rope_cache", new * (query + latent), 2),
     ]
+    read = model.hidden * (2 if mixer.joined else 1)
     if mixer.q_rank is None:
         result += [
-            matmul("latent.query", new, model.hidden, query, weights),
-            matmul("latent.down", new, model.hidden, latent, weights),
+            matmul("latent.query", new, read, query, weights),
+            matmul("latent.down", new, read, latent, weights),
         ]
     else:
         result += [
-            matmul("latent.down", new, model.hidden, mixer.q_rank + latent, weights),
+            matmul("latent.down", new, read, mixer.q_rank + latent, weights),
             matmul("latent.query", new, mixer.q_rank, query, weights),
         ]
     if mixer.gated:
@@ -467,8 +470,8 @@ def _indexer(
     engine: Engine,
     batch: Batch,
 ) -> list[Operator]:
-    """The selector: heads x dim scores of every attended token, on every rank alike; under dcp a
-    rank scores the keys that it holds."""
+    """The selector: heads x dim scores of every attended token, on every rank alike, and the best
+    of them; under dcp a rank scores the keys that it holds."""
     if indexer.shared:
         return []
     context = batch.context / topology.dcp
@@ -482,8 +485,7 @@ def _indexer(
             kind="prefill_indexer",
             dtype="fp8",
             flops=batch.pairs * score,
-            # A float score per pair is written and read by the selection.
-            bytes=batch.pairs * (8.0 + indexer.dim / QUERY_TILE),
+            bytes=batch.pairs * (SCORE_BYTES + indexer.dim / QUERY_TILE),
             rows=batch.prefill,
             parallel=batch.prefill,
         ),
@@ -492,11 +494,34 @@ def _indexer(
             kind="decode_indexer",
             dtype="fp8",
             flops=context * score * (1 + engine.drafts),
-            bytes=context * (indexer.dim + 8.0 * (1 + engine.drafts)),
+            bytes=context * (indexer.dim + SCORE_BYTES * (1 + engine.drafts)),
             rows=np.full_like(batch.decode, 1.0 + engine.drafts),
             parallel=batch.decode,
         ),
+        selection("topk.prefill", batch.pairs / indexer.block, batch.prefill, indexer.topk),
+        selection(
+            "topk.decode",
+            context * (1 + engine.drafts) / indexer.block,
+            batch.decode * (1 + engine.drafts),
+            indexer.topk,
+        ),
     ]
+
+
+def selection(name: str, scores: Array, queries: Array, topk: int) -> Operator:
+    """The choice of the `topk` best of every query's scores: each score is read once, by the one
+    block of threads that serves its query, and the places of the best are written. `depth`: the
+    queries, each of which takes a while however few its scores."""
+    return Operator(
+        name=name,
+        kind="selection",
+        dtype="bf16",
+        flops=np.zeros_like(scores),
+        bytes=scores * SCORE_BYTES + queries * topk * 4.0,
+        rows=queries,
+        parallel=queries,
+        depth=queries,
+    )
 
 
 def _compressed(

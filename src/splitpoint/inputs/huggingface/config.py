@@ -21,7 +21,7 @@ from splitpoint.inputs.huggingface.quantization import (
     read_quantization,
     store,
 )
-from splitpoint.inputs.model import Attention, Dtype, Model
+from splitpoint.inputs.model import Attention, Dtype, Latent, Mlp, Model
 
 WRAPPERS = (
     "text_config",
@@ -52,13 +52,23 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": "qwen3_moe",
 }
 
-# Draft heads by EAGLE-3: Llama layers whatever model_type stands beside them (vLLM 0.32
-# models/registry.py; the last is the speculators library's).
-EAGLE3 = (
-    "LlamaForCausalLMEagle3",
-    "Eagle3LlamaForCausalLM",
-    "Eagle3Speculator",
-    "Eagle3DraftModel",
+# Draft heads by EAGLE-3 and whose layers they have, whatever model_type stands beside them (vLLM
+# 0.32 models/registry.py; the last two are the speculators library's).
+EAGLE3 = {
+    "LlamaForCausalLMEagle3": "llama",
+    "Eagle3LlamaForCausalLM": "llama",
+    "Eagle3MiniMaxM2ForCausalLM": "llama",
+    "Eagle3Qwen2_5vlForCausalLM": "llama",
+    "Eagle3Qwen3vlForCausalLM": "llama",
+    "Eagle3Qwen3ForCausalLM": "qwen3",
+    "Eagle3DeepseekV2ForCausalLM": "deepseek_v3",
+    "Eagle3DeepseekV3ForCausalLM": "deepseek_v3",
+    "Eagle3Speculator": "llama",
+    "Eagle3DraftModel": "llama",
+}
+# What else only drafts: read as a model of its own it would be mispriced.
+DRAFTS_ONLY = re.compile(
+    r"^(?:EAGLE|Eagle(?!2_)|P-?[Ee]agle|Medusa|MLPSpeculator|DFlash|DSpark)|Eagle$|MTP(?:Model)?$"
 )
 FUSED_LAYERS = 3  # vLLM llama_eagle3.py: hidden states of three layers of the target
 
@@ -124,18 +134,17 @@ def from_config(
         raise PlanError(where, "not a table of keys", "a config.json of a language model")
     outer = Keys(config)
     text = _text_part(outer)
-    kind = _kind(outer, text)
+    kind = _kind(outer, text, where)
     keys = Keys({**DEFAULTS.get(kind, {}), **text.values}, text.path, outer.problems)
     keys.values = {**keys.values, "model_type": kind}
     for table in ("rope_parameters", "rope_scaling"):
         keys.get(table)
-    head = _is_eagle3(outer)
     reader, known = _reader(kind)
     if not known and not keys.has("num_hidden_layers", "n_layer", "num_layers"):
         raise PlanError(where, "no num_hidden_layers", "a config.json of a language model")
     stack = reader(keys)
     model = _assemble(keys, outer, stack, kind, where, name, quant)
-    if head:
+    if _eagle3(outer, where) is not None:
         model = _head(model, keys, outer)
     if outer.problems:
         raise PlanError(where, _told(outer.problems))
@@ -160,10 +169,10 @@ def _text_part(outer: Keys) -> Keys:
     return part
 
 
-def _kind(outer: Keys, text: Keys) -> str:
+def _kind(outer: Keys, text: Keys, where: str) -> str:
     """The model_type of the text part; where it names no known family, its architecture's."""
-    if _is_eagle3(outer):
-        return "llama"
+    if (head := _eagle3(outer, where)) is not None:
+        return EAGLE3[head]
     kind = text.word("model_type") or outer.word("model_type")
     if kind in READERS or kind in PLAIN:
         return kind
@@ -175,9 +184,16 @@ def _kind(outer: Keys, text: Keys) -> str:
     return kind
 
 
-def _is_eagle3(outer: Keys) -> bool:
-    names = outer.get("architectures")
-    return isinstance(names, list) and any(name in EAGLE3 for name in names)
+def _eagle3(outer: Keys, where: str) -> str | None:
+    """The architecture, if it is that of an EAGLE-3 head; other draft heads are refused."""
+    found = outer.get("architectures")
+    names = [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
+    head = next((name for name in names if name in EAGLE3), None)
+    only = next((name for name in names if DRAFTS_ONLY.search(name)), None)
+    if head is None and only is not None:
+        hint = "an EAGLE-3 head of Llama's, Qwen3's or DeepSeek's layers, or a smaller model"
+        raise PlanError(where, f"{tidy(only)} is a draft head that is not priced", hint)
+    return head
 
 
 def _head(model: Model, keys: Keys, outer: Keys) -> Model:
@@ -189,8 +205,11 @@ def _head(model: Model, keys: Keys, outer: Keys) -> Model:
     vocab = says.optional("draft_vocab_size") or model.vocab
     if not outer.table("eagle_config").flag("use_aux_hidden_state", default=True):
         outer.problem("eagle_config.use_aux_hidden_state", "heads without it are not priced")
-    first, *rest = model.layers
-    if isinstance(first.mixer, Attention):
+    # Dense in every layer, even where its target's experts stand in the config (vLLM
+    # deepseek_eagle3.py).
+    dense = Mlp(width=keys.count("intermediate_size"))
+    first, *rest = (replace(layer, ffn=dense) for layer in model.layers)
+    if isinstance(first.mixer, Attention | Latent):
         first = replace(first, mixer=replace(first.mixer, joined=True))
     return replace(model, vocab=vocab, fused=FUSED_LAYERS * width, layers=(first, *rest))
 

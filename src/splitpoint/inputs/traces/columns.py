@@ -16,7 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.trace import Floats, Ints, Longs, Trace, dense, sorted_by_arrival, turns_of
+from splitpoint.inputs.trace import (
+    NO_IDENTITY,
+    Floats,
+    Ints,
+    Longs,
+    Trace,
+    dense,
+    sorted_by_arrival,
+    turns_of,
+)
 
 T = TypeVar("T")
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -31,7 +40,6 @@ MAX_SECONDS = 1e10
 MAX_ID = 2**62
 # Assumed: a WEKA session is one line, of some MiB at most in the public files.
 MAX_LINE = 64 * 1024**2
-NO_IDENTITY = 16
 # Characters decoded together: their records stay in a processor's second cache.
 PIECE = 1 << 17
 
