@@ -14,7 +14,7 @@ from splitpoint.inputs.drafter import draft_layers
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
-from splitpoint.pricing.engines import prefill_sizes
+from splitpoint.pricing.engines import prefill_sizes, rules
 from splitpoint.timing import collectives, efficiency, host
 from splitpoint.timing.collectives import Exchange, draft_exchanges, stage_exchanges
 from splitpoint.timing.curve import PICO, Picos, StepCurve, Together
@@ -61,7 +61,7 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     slope = _slope(model, gpu, topology, engine, sequences, at=bound)
     kernels = _kernels(model, topology, engine)
     step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
-    work = padded.work + _draft_launches(model, gpu, topology, engine, sizes, at=bound)
+    work = padded.work + _draft_launches(model, gpu, topology, engine, sizes, padded.work, at=bound)
     decode = np.maximum(work[place], step) + host.gap(engine, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     points = grid(engine.batched_tokens)
@@ -173,9 +173,17 @@ def _shared_out(items: Sequence[Operator | Exchange], engine: Engine) -> list[Op
 
 
 def _draft_launches(
-    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    decode: Array,
+    work: Array,
+    *,
+    at: float,
 ) -> Array:
-    """Seconds by which the host launches what drafts more slowly than the GPU runs it."""
+    """Seconds by which the host launches what drafts more slowly than the GPU runs it, or, where
+    the host runs ahead of the GPU, than it runs the whole step's `work`."""
     if not engine.drafts or not host.launches_drafts(engine):
         return np.zeros_like(decode)
     part = _part(_batch(decode, np.zeros_like(decode), at), topology.pp)
@@ -183,7 +191,8 @@ def _draft_launches(
     drafting = [item for item in items if item.name.startswith("draft.")]
     busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
     launched = host.launch_seconds(engine, gpu) * sum(item.count for item in drafting)
-    return np.asarray(np.maximum(launched - busy, 0.0) if drafting else np.zeros_like(decode))
+    covered = work if rules(engine, topology).overlapped else busy
+    return np.asarray(np.maximum(launched - covered, 0.0) if drafting else np.zeros_like(decode))
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
