@@ -88,6 +88,10 @@ CACHE_MIB = {
 # less than this share of its time says as much from either place.
 HALF_CACHED = 1.5
 NOTICED = 0.15
+# A table whose repeats of one shape differ by more at their 90th percentile was timed beside other
+# work (measured: chunked states of SGLang on H200, 2.1, and of TRT-LLM on GB200, 1.7; the others
+# 1.0 to 1.3).
+UNSTEADY = 1.5
 # Products are timed with weights that rotate through several copies: L40S's rates change at a
 # quarter of its cache. Only GDDR is so much slower that it shows.
 COPIES = 4
@@ -359,14 +363,22 @@ def _whole(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _steps(rows: pd.DataFrame) -> pd.DataFrame:
-    plain = rows[rows.step >= 127]
+    # A context of 128 is one tile of keys, which no kernel splits over the GPU as it does more.
+    plain = rows[rows.step >= 255]
     return _fastest(plain[plain.window_size == 0] if "window_size" in plain else plain)
 
 
 def _state(phase: str) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def keep(rows: pd.DataFrame) -> pd.DataFrame:
         chosen = rows[(rows.phase == phase) & ~rows.kernel_source.str.contains("conv1d")]
-        return chosen[chosen.seq_len >= 64] if phase == "context" else chosen
+        chosen = chosen[chosen.seq_len >= 64] if phase == "context" else chosen
+        # Layers of two models may be one shape: the table repeats itself.
+        shape = [c for c in chosen if c not in ("latency", "model_name", "d_model")]
+        again = chosen.groupby(shape).latency.agg(["size", "min", "max"])
+        again = again[again["size"] > 1]
+        if len(again) and (again["max"] / again["min"]).quantile(0.9) > UNSTEADY:
+            return chosen[:0]
+        return chosen
 
     return keep
 
@@ -414,7 +426,7 @@ TABLES = (
         "sparse_attention/{engine}/*/glm5_dsa_attn_module_perf.parquet",
         "kv_cache_dtype",
         decode_sparse,
-        lambda rows: rows[(rows.isl == 1) & (rows.step >= 127)],
+        lambda rows: rows[(rows.isl == 1) & (rows.step >= 255)],
     ),
     Table(
         "prefill_indexer",
@@ -500,6 +512,11 @@ def _file_samples(rows: pd.DataFrame, table: Table, gpu: Gpu) -> Iterator[Sample
         cells = zip(*(chosen[c].tolist() for c in chosen.columns if c != "latency"), strict=True)
         odd = np.array([zlib.crc32(repr(row).encode()) % 2 == 1 for row in cells])
         good = cold & possible
+        if operator.kind == "experts":
+            partly = _partly_reached(chosen, operator, seconds, ~odd, gpu)
+            if partly.mean() > 0.5:
+                continue
+            good &= ~partly & ~_all_pairs(chosen, ~odd)
         counted = ("latency", "num_tokens", "batch_size", "isl", "step", "m", "seq_len")
         layer = chosen.groupby([c for c in chosen if c not in counted], dropna=False).ngroup()
         if good.sum() >= 40:
@@ -517,9 +534,56 @@ def _cold(operator: Operator, seconds: Array, gpu: Gpu) -> NDArray[np.bool_]:
     return slow & ~(fits & (operator.bytes / gpu.bandwidth > NOTICED * seconds))
 
 
+LAYER = ["hidden_size", "inter_size", "topk", "num_experts"]
+# A rank among as many as topk takes at least this share of the time of one that holds all experts,
+# where it computes all pairs of the tokens that reach it; else 0.1 to 0.7.
+SAME = 0.75
+
+
+def _all_pairs(rows: pd.DataFrame, fitted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Rows of several ranks in layers whose ranks were given all topk experts of every token that
+    reaches them: fitted rows of up to topk ranks take as long a token as those of one, at 256 pairs
+    an expert and more. SGLang's tables up to 0.5.10 are so, and a few layers of others."""
+    many = rows[fitted & (rows.num_tokens * rows.topk >= 256 * rows.num_experts)]
+    many = many.assign(token=many.latency / many.num_tokens)
+    cut = [*LAYER, "moe_tp_size"]
+    spread = many[(many.moe_ep_size > 1) & (many.moe_ep_size <= many.topk)]
+    widest = spread[spread.moe_ep_size == spread.groupby(LAYER).moe_ep_size.transform("max")]
+    one = many[many.moe_ep_size == 1].groupby(cut).token.median()
+    same = (widest.groupby(cut).token.median() / one).groupby(LAYER).median() > SAME
+    alike = pd.MultiIndex.from_frame(rows[LAYER]).isin(same[same].index)
+    return np.asarray(alike & (rows.moe_ep_size > 1), dtype=np.bool_)
+
+
+def _partly_reached(
+    rows: pd.DataFrame, operator: Operator, seconds: Array, fitted: Array, gpu: Gpu
+) -> NDArray[np.bool_]:
+    """Rows of layers whose experts would be read faster than memory allows in some fitted row.
+
+    Their router chose among groups of experts, and equal scores led it to the first ones: half of
+    the experts have no token, and a few have most. A table with more of them than of others is
+    left out.
+    """
+    large = operator.bytes > HALF_CACHED * CACHE_MIB[gpu.name] * 2**20
+    (ep,) = columns(rows, "moe_ep_size")
+    # Four pairs an expert: each is reached, if tokens are spread at all.
+    every = large & (ep == 1) & (operator.rows >= 4)
+    faster = fitted & every & (operator.bytes / seconds > gpu.bandwidth)
+    layers = [rows[name] for name in LAYER]
+    found = pd.Series(faster, index=rows.index).groupby(layers).transform("any")
+    return np.asarray(found, dtype=np.bool_)
+
+
 # Kinds that read a cache, a state or experts, which the tables keep in place between repetitions.
 REPEATED: frozenset[Kind] = frozenset(
-    {"experts", "decode_attention", "decode_latent", "decode_sparse", "decode_state"}
+    {
+        "experts",
+        "decode_attention",
+        "decode_latent",
+        "decode_sparse",
+        "decode_indexer",
+        "decode_state",
+    }
 )
 # What may vary: a start and the bounds that keep it physical.
 START = {
@@ -541,6 +605,9 @@ BOUNDS: dict[Kind, dict[str, tuple[float, float, float]]] = {
     "decode_attention": DECODE,
     "decode_latent": DECODE,
     "decode_sparse": DECODE,
+    # All of its larger rows are read from the cache, so that only launches can be fitted; assumed:
+    # the share of HBM bandwidth that decode attention reaches.
+    "decode_indexer": {"memory": (0.8, 0.75, 0.85)},
 }
 PRODUCT = ("compute", "memory", "launch", "pad_rows", "half_parallel", "serial", "sharpness")
 WALK = ("compute", "memory", "launch", "pad_rows", "serial", "sharpness")

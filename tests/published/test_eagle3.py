@@ -19,10 +19,10 @@ TOKENS = {2: 2.36, 3: 2.79, 4: 3.08, 5: 3.32, 6: 3.46, 7: 3.54}
 CONTEXT = 600
 
 
-def step_ms(drafts: int, version: str) -> float:
-    """A decode step of one request, milliseconds."""
+def step_ms(drafts: int, version: str, *, ahead: bool = False) -> float:
+    """A decode step of one request, milliseconds; `ahead`: the host does not wait for the GPU."""
     # vLLM 0.9 scheduled drafts after the step that makes them.
-    engine = Engine(version=version, max_len=4096, async_scheduling=False, drafts=drafts)
+    engine = Engine(version=version, max_len=4096, async_scheduling=ahead, drafts=drafts)
     engine = replace(engine, draft_method="eagle3")
     model = with_drafter(load_model("meta-llama/Llama-3.1-8B-Instruct"), [engine])
     gpu = facts.gpu("H100 SXM")
@@ -42,3 +42,15 @@ def test_captured_drafts_cost_what_the_gpu_takes_and_others_what_the_host_does()
     # Measured: 5.0 ms for five drafts, where the head's 0.75 GB cross the memory in 0.22 ms each.
     assert slow == pytest.approx(5.0, rel=0.2)
     assert 5 * 0.22 < fast < 5 * 0.4
+
+
+def test_a_host_that_runs_ahead_launches_drafts_while_the_gpu_verifies() -> None:
+    # Two drafts take the host less than the rest of the step takes the GPU, seven take it more.
+    waits, ahead, captured = (
+        step_ms(2, "0.26.0"),
+        step_ms(2, "0.26.0", ahead=True),
+        step_ms(2, "0.32.0", ahead=True),
+    )
+    assert ahead == pytest.approx(captured, rel=0.01)
+    assert waits > ahead + 1
+    assert ahead < step_ms(7, "0.26.0", ahead=True) < step_ms(7, "0.26.0")

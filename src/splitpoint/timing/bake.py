@@ -17,7 +17,7 @@ from splitpoint.inputs.drafter import draft_layers
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
-from splitpoint.pricing.engines import prefill_sizes
+from splitpoint.pricing.engines import prefill_sizes, rules
 from splitpoint.timing import collectives, efficiency, host
 from splitpoint.timing.collectives import Exchange, draft_exchanges, stage_exchanges
 from splitpoint.timing.curve import PICO, Picos, StepCurve, Together
@@ -83,7 +83,7 @@ def _stage_curve(
     step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
     work = padded.work
     if stage == topology.pp - 1:
-        work = work + _draft_launches(model, gpu, topology, engine, sizes, at=bound)
+        work = work + _draft_launches(model, gpu, topology, engine, sizes, work, at=bound)
     # The scheduler fills a batch before its first stage; the others compute meanwhile.
     scheduled = float(stage == 0)
     decode = np.maximum(work[place], step) + scheduled * host.gap(engine, sequences)
@@ -192,9 +192,17 @@ def _shared_out(items: Sequence[Operator | Exchange], engine: Engine) -> list[Op
 
 
 def _draft_launches(
-    model: Model, gpu: Gpu, topology: Topology, engine: Engine, decode: Array, *, at: float
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    decode: Array,
+    work: Array,
+    *,
+    at: float,
 ) -> Array:
-    """Seconds by which the host launches what drafts more slowly than the GPU runs it."""
+    """Seconds by which the host launches what drafts more slowly than the GPU runs it, or, where
+    the host runs ahead of the GPU, than it runs the whole step's `work`."""
     batch = _batch(decode, np.zeros_like(decode), at)
     items = _stage(model, topology, engine, batch, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
@@ -208,7 +216,9 @@ def _draft_launches(
     if not launches:
         return np.zeros_like(decode)
     busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
-    return np.asarray(np.maximum(host.launch_seconds(engine, gpu) * launches - busy, 0.0))
+    launched = host.launch_seconds(engine, gpu) * launches
+    covered = work if rules(engine, topology).overlapped else busy
+    return np.asarray(np.maximum(launched - covered, 0.0))
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
