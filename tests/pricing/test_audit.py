@@ -158,6 +158,28 @@ def test_the_first_rung_that_is_off_is_named_and_not_counted_again_below() -> No
     assert row(engine, "kv").state == "agrees"
 
 
+def test_the_method_that_a_log_drafts_by_decides_what_layers_it_keeps() -> None:
+    named = "meta-llama/Llama-3.1-8B"
+    line = "INFO gpu_worker.py] Available KV cache memory: 40.00 GiB"
+    plain = vllm_log(named, "0.22.1", lines=line)
+
+    def blocks(method: str) -> tuple[float | None, EngineAudit]:
+        config = f"SpeculativeConfig(method='{method}', model='a/head', num_spec_tokens=3)"
+        text = plain.replace("speculative_config=None", f"speculative_config={config}")
+        engine = of(text, named, "H100-SXM")
+        return row(engine, "kv_blocks").predicted, engine
+
+    # A token of a layer is 8 heads x 128 x 2 x 2 bytes; the head of EAGLE-3 keeps one layer more.
+    block, pool = 16 * 8 * 128 * 2 * 2, 40 * 2**30
+    assert blocks("ngram")[0] == pool // (32 * block)
+    found, engine = blocks("eagle3")
+    assert found == pool // (33 * block)
+    assert any("head is not at hand" in words for words in engine.not_predicted)
+    found, engine = blocks("medusa")
+    assert found is None
+    assert any("drafts by medusa" in words for words in engine.not_predicted)
+
+
 def test_a_v0_server_prints_its_ladder_in_one_line() -> None:
     # vllm-project/vllm#10517: Llama-3.1-8B on RTX 3090, 0.6, 23.58 GiB, and the line's shape.
     text = vllm_log(

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology, problems
-from splitpoint.inputs.engine import Engine, EngineName, GraphMode, KvDtype
+from splitpoint.inputs.drafter import with_drafter
+from splitpoint.inputs.engine import DraftMethod, Engine, EngineName, GraphMode, KvDtype
 from splitpoint.inputs.files import open_text
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.huggingface import load_model
@@ -173,6 +174,9 @@ def _known(log: StartupLog, model: Model | None, gpu: Gpu | None) -> _Known:
             if faults := problems(topology, model):
                 raise PlanError(f"layout {topology}", faults[0])
             engine = _engine(log)
+            model = with_drafter(model, [engine])
+            if engine.draft_method == "eagle3":
+                missing.append("the EAGLE-3 head is not at hand: one of the usual shape is assumed")
             settled = resolved(engine, gpu, topology, model)
             smallest = CPU_SMALLEST_BLOCK if log.device == "cpu" else 16
             kv = layout(model, topology, settled, smallest_block=smallest)
@@ -234,7 +238,18 @@ def _engine(log: StartupLog) -> Engine:
         max_graph=settings.max_graph or None,
         graph_mode=_graph_mode(settings.graph_mode),
         drafts=settings.drafts or 0,
+        draft_method=_draft_method(settings) if settings.drafts else None,
     )
+
+
+def _draft_method(settings: Settings) -> DraftMethod | None:
+    """What drafts, by the engine's word; None is the model's own MTP layers (EAGLE in SGLang)."""
+    word = (settings.draft_method or "mtp").lower()
+    if word in ("eagle3", "ngram"):
+        return word  # type: ignore[return-value]
+    if word in ("eagle", "nextn") or word.endswith("mtp"):
+        return None
+    raise PlanError("log", f"drafts by {word} are not predicted", "mtp, eagle3 or ngram")
 
 
 def _graph_mode(word: str | None) -> GraphMode:
