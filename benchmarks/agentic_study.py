@@ -34,7 +34,7 @@ from splitpoint.run import Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.bake import step_curve
 from splitpoint.timing.curve import PICO, StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.transfer import LinkSpec, SharedPorts
 
 if TYPE_CHECKING:
     import altair as alt
@@ -142,7 +142,10 @@ def study_world(shape: Shape, routing: Routing, curve: StepCurve) -> World:
         return World(pools=(_pool("mixed", shape.decode, curve),), routing=routing)
     pools = (_pool("prefill", shape.prefill, curve), _pool("decode", shape.decode, curve))
     kv = layout(load_model("Qwen/Qwen3-30B-A3B"), Topology(), _engine())
+    # The study's tail of 18 to 30 s a transfer shows that they are in each other's way: instances
+    # with a path of their own have a p99 of 4 to 7 s here (docs/agentic-study.md).
     link = LinkSpec(
+        shared=SharedPorts(gpus=8, ports=1),
         bandwidth=TRANSFER_RATE,
         latency=0.0,
         bytes_per_token=kv.block_bytes / kv.block_tokens,
@@ -205,6 +208,13 @@ def linked(world: World, *, bandwidth: float) -> World:
     """Another bandwidth of the link."""
     assert world.link is not None
     link = msgspec.structs.replace(world.link, bandwidth=bandwidth)
+    return msgspec.structs.replace(world, link=link)
+
+
+def unshared(world: World) -> World:
+    """Every instance with a path of its own, not one for the machine."""
+    assert world.link is not None
+    link = msgspec.structs.replace(world.link, shared=None)
     return msgspec.structs.replace(world, link=link)
 
 
@@ -321,6 +331,7 @@ def assumptions(ours: StepCurve) -> tuple[Change, ...]:
             _after(slow, partial(impatient, timeout_s=300.0, lease_s=MOONCAKE_LEASE_S)),
         ),
         Change("round robin on the decode side too", alike),
+        Change("a path for every instance", unshared),
         Change("open loop", closed_loop=False),
         Change("all sessions at once", trace=at_once),
         Change("the stated mean's tokens per second", trace=stated_mean),

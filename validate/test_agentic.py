@@ -3,8 +3,23 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
-from benchmarks.agentic_study import PREFILL_RATE, PUBLISHED, TRANSFER_RATE
+from benchmarks.agentic_study import (
+    NONE,
+    PREFILL_RATE,
+    PUBLISHED,
+    SEEDS,
+    SHAPES,
+    TRANSFER_RATE,
+    matrix,
+    mean_outcome,
+    measured,
+    stated_curve,
+    study_world,
+)
+
+from splitpoint import metrics
 
 SOURCE = Path(__file__).parents[1] / "../shared/truth/published_studies.json"
 
@@ -24,3 +39,23 @@ def test_published_rows_are_quoted_to_the_digit() -> None:
             row["success"],
             row["wall_s"],
         )
+
+
+def test_the_split_loses_as_the_study_says() -> None:
+    found = {name: mean_outcome(seeds) for name, seeds in matrix(stated_curve()).items()}
+    mixed = found["8 mixed, prefix_aware"]
+    assert 0.4 <= mixed.ttft_p50 <= 2.5
+    for shape in ("4P4D", "6P2D"):
+        split = found[f"{shape}, round_robin"]
+        assert split.ttft_p50 >= 10 * mixed.ttft_p50
+        assert split.tpot_p90 < mixed.tpot_p90
+
+
+def test_transfers_have_the_tail_that_the_study_prints() -> None:
+    source = json.loads(SOURCE.read_text()) if SOURCE.exists() else None
+    if source is None:
+        pytest.skip("no ../shared here")
+    low, high = map(float, source["agentic_pd_study"]["kv_transfer_s"]["tail"].split("-"))
+    world = study_world(SHAPES[2], "round_robin", stated_curve())
+    parts = [metrics.ttft_parts(measured(world, NONE, seed)).transfer for seed in SEEDS]
+    assert low <= float(np.percentile(np.concatenate(parts), 99)) <= high
