@@ -3,6 +3,7 @@
 import pytest
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import load_model
@@ -53,3 +54,24 @@ def test_sglang_s_prefill_chunk_is_shared_by_the_ranks_that_attend() -> None:
         engine = Engine(name="sglang", version="0.5.6", batched_tokens=asked)
         found = resolved(engine, None, Topology(dp=dp, ep=dp), model)
         assert found.batched_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("gpu", "topology", "largest"),
+    [
+        ("h100_sxm", Topology(tp=2), 256),
+        ("h100_sxm", Topology(tp=4), 512),
+        ("h200", Topology(dp=8, ep=8), 512),
+        ("b200", Topology(), 512),
+    ],
+)
+def test_sglang_captures_larger_graphs_on_four_gpus(
+    gpu: str, topology: Topology, largest: int
+) -> None:
+    engine = resolved(
+        Engine(name="sglang", version="0.5.6"),
+        facts.gpu(gpu),
+        topology,
+        load_model("Qwen/Qwen3-8B"),
+    )
+    assert engine.max_graph == largest
