@@ -7,7 +7,7 @@ from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import load_model
-from splitpoint.pricing.engines import resolved, rules
+from splitpoint.pricing.engines import decode_sizes, resolved, rules
 
 
 def test_a_model_with_draft_layers_drafts_by_them_and_any_other_by_the_text_before() -> None:
@@ -75,3 +75,9 @@ def test_sglang_captures_larger_graphs_on_four_gpus(
         load_model("Qwen/Qwen3-8B"),
     )
     assert engine.max_graph == largest
+
+
+def test_sglang_captures_the_most_requests_that_can_run() -> None:
+    engine = Engine(name="sglang", version="0.5.6", max_seqs=86)
+    found = resolved(engine, facts.gpu("gb300"), Topology(), load_model("Qwen/Qwen3-8B"))
+    assert decode_sizes(found)[-2:] == (80, 86)

@@ -75,7 +75,9 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
     if engine.graph_sizes:
         return tuple(sorted({size for size in engine.graph_sizes if size <= engine.max_graph}))
     sizes = {size for size in (1, 2, 4) if size <= engine.max_graph}
-    return tuple(sorted(sizes | set(range(8, engine.max_graph + 1, 8))))
+    # The most requests that can run are captured too (get_batch_sizes_to_capture).
+    full = {engine.max_seqs} if engine.max_graph == engine.max_seqs else set()
+    return tuple(sorted(sizes | full | set(range(8, engine.max_graph + 1, 8))))
 
 
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
