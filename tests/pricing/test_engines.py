@@ -3,10 +3,11 @@
 import pytest
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import load_model
-from splitpoint.pricing.engines import resolved, rules
+from splitpoint.pricing.engines import decode_sizes, resolved, rules
 
 
 def test_a_model_with_draft_layers_drafts_by_them_and_any_other_by_the_text_before() -> None:
@@ -53,3 +54,30 @@ def test_sglang_s_prefill_chunk_is_shared_by_the_ranks_that_attend() -> None:
         engine = Engine(name="sglang", version="0.5.6", batched_tokens=asked)
         found = resolved(engine, None, Topology(dp=dp, ep=dp), model)
         assert found.batched_tokens == tokens
+
+
+@pytest.mark.parametrize(
+    ("gpu", "topology", "largest"),
+    [
+        ("h100_sxm", Topology(tp=2), 256),
+        ("h100_sxm", Topology(tp=4), 512),
+        ("h200", Topology(dp=8, ep=8), 512),
+        ("b200", Topology(), 512),
+    ],
+)
+def test_sglang_captures_larger_graphs_on_four_gpus(
+    gpu: str, topology: Topology, largest: int
+) -> None:
+    engine = resolved(
+        Engine(name="sglang", version="0.5.6"),
+        facts.gpu(gpu),
+        topology,
+        load_model("Qwen/Qwen3-8B"),
+    )
+    assert engine.max_graph == largest
+
+
+def test_sglang_captures_the_most_requests_that_can_run() -> None:
+    engine = Engine(name="sglang", version="0.5.6", max_seqs=86)
+    found = resolved(engine, facts.gpu("gb300"), Topology(), load_model("Qwen/Qwen3-8B"))
+    assert decode_sizes(found)[-2:] == (80, 86)

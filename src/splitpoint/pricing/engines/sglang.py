@@ -14,21 +14,24 @@ from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines.rules import Rules
 
-# sglang server_args.py, 0.5 line: (GPU memory below, chunked prefill size, largest graph batch).
+# sglang server_args.py, 0.5 line: (GPU memory below, chunked prefill size, largest graph batch of
+# fewer than 4 GPUs, of 4 and more).
 DEFAULTS = (
-    (20 * GIB, 2048, 8),
-    (35 * GIB, 2048, 24),
-    (60 * GIB, 4096, 80),
-    (90 * GIB, 8192, 256),
-    (160 * GIB, 8192, 256),
+    (20 * GIB, 2048, 8, 8),
+    (35 * GIB, 2048, 24, 80),
+    (60 * GIB, 4096, 32, 160),
+    (90 * GIB, 8192, 256, 512),
+    (160 * GIB, 8192, 256, 512),
 )
-LARGEST = (16384, 512)
+LARGEST = (16384, 512, 512)
 
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every unset value as SGLang would choose it on this GPU."""
     hbm = 80 * GIB if gpu is None else gpu.hbm
-    chunk, graph = next(((c, g) for below, c, g in DEFAULTS if hbm < below), LARGEST)
+    chunk, few, many = next((d[1:] for d in DEFAULTS if hbm < d[0]), LARGEST)
+    # Its tp counts the GPUs of all dp ranks.
+    graph = few if topology.tp * topology.dp < 4 else many
     max_seqs = engine.max_seqs or graph
     return replace(
         engine,
@@ -72,7 +75,9 @@ def capture_sizes(engine: Engine) -> tuple[int, ...]:
     if engine.graph_sizes:
         return tuple(sorted({size for size in engine.graph_sizes if size <= engine.max_graph}))
     sizes = {size for size in (1, 2, 4) if size <= engine.max_graph}
-    return tuple(sorted(sizes | set(range(8, engine.max_graph + 1, 8))))
+    # The most requests that can run are captured too (get_batch_sizes_to_capture).
+    full = {engine.max_seqs} if engine.max_graph == engine.max_seqs else set()
+    return tuple(sorted(sizes | full | set(range(8, engine.max_graph + 1, 8))))
 
 
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
