@@ -2,7 +2,7 @@
 it; and which assumed ones the verdict would turn on."""
 
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -23,6 +23,8 @@ from splitpoint.verdict.turnover import Turnover
 # this to what others measured (docs/accuracy.md).
 LINK_BAND = 2.0
 TIME_BAND = 1.25
+# Standard errors that a fitted step time may be off, as a normal variable is in 19 of 20 cases.
+FITTED_ERRORS = 2.0
 
 
 def assumptions(
@@ -37,10 +39,11 @@ def assumptions(
 
 def rests_on(found: Turnover, candidates: Sequence[Candidate]) -> tuple[str, ...]:
     """The assumed numbers whose stated error is enough to turn the verdict, the nearest first."""
+    instances = [ready for candidate in candidates for ready in candidate.instances]
     bands = {
         "link bandwidth": LINK_BAND,
-        "prefill time": TIME_BAND,
-        "decode time": TIME_BAND,
+        "prefill time": max(_time_band(ready, "prefill") for ready in instances),
+        "decode time": max(_time_band(ready, "decode") for ready in instances),
         "KV pool": 1 + _pool_band(candidates),
     }
     turning = [
@@ -49,7 +52,7 @@ def rests_on(found: Turnover, candidates: Sequence[Candidate]) -> tuple[str, ...
         if flip.knob.assumed and flip.factor is not None
     ]
     return tuple(
-        f"{flip.knob.name}: x {flip.factor:.3g} of the assumed value makes {flip.winner} win"
+        f"{flip.knob.name}: x {flip.factor:.3g} of the value taken makes {flip.winner} win"
         f" (its error is taken as x {bands[flip.knob.name]:.3g})"
         for far, flip in sorted(turning, key=lambda pair: pair[0])
         if far <= bands[flip.knob.name]
@@ -72,6 +75,14 @@ def origin_of(words: str) -> Origin:
     if "assumed" in words:
         return "assumed"
     return next((origin for origin in get_args(Origin) if words.startswith(origin)), "assumed")
+
+
+def _time_band(ready: Instance, part: Literal["prefill", "decode"]) -> float:
+    """How far the step times of an instance may be off: what their fit says, where it does."""
+    error = getattr(ready.fitted.errors, part) if ready.fitted is not None else None
+    if ready.fitted is None or error is None:
+        return TIME_BAND
+    return float(1 + FITTED_ERRORS * max(error, ready.fitted.rms))
 
 
 def _pool_band(candidates: Sequence[Candidate]) -> float:
