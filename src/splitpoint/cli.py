@@ -270,7 +270,8 @@ def plan(
 def phases(
     file: Annotated[Path, typer.Argument(help="A plan file: its model, GPU, engine and lengths.")],
     concurrency: Annotated[
-        str | None, typer.Option(help="Users of the closed loops, e.g. 1,8,64,512.")
+        str | None,
+        typer.Option(help="Users of the closed loops, e.g. 1,8,64,512; else the plan's list."),
     ] = None,
     topologies: Annotated[
         str | None, typer.Option(help='Layouts, e.g. "tp8 tp4dp4ep"; else all that are legal.')
@@ -300,7 +301,7 @@ def phases(
             asked,
             base=file.parent,
             topologies=[parse_layout(t) for t in (topologies or "").replace(",", " ").split()],
-            concurrencies=users or isolated.CONCURRENCIES,
+            concurrencies=users or (),
             drafts=tokens or None,
             tell=progress,
         )

@@ -158,6 +158,21 @@ def test_a_plan_is_swept_at_its_mean_lengths_over_its_own_drafts() -> None:
     assert {(p.topology, p.drafts) for p in named.points} == {("TP2", 1)}
 
 
+def test_a_plan_that_sweeps_concurrencies_is_swept_over_those() -> None:
+    plan = Plan(
+        model="Qwen/Qwen3-30B-A3B",
+        gpu="H20",
+        gpus=1,
+        workload=Workload(isl=100, osl=10, concurrency=(8, 2)),
+        slo=Slo(ttft_s=1, tpot_s=1),
+        engine=EnginePlan(max_seqs=8, batched_tokens=2048),
+    )
+    assert isolated_phases(plan, base=Path(), workers=1).shape.concurrencies == (2, 8)
+    many = replace(plan, workload=Workload(isl=100, osl=10, concurrency=(8, 100_000)))
+    with pytest.raises(PlanError, match="concurrency: 100,000 users of one instance"):
+        isolated_phases(many, base=Path(), workers=1)
+
+
 def test_a_topology_of_more_gpus_than_the_plan_has_is_bad_input() -> None:
     plan = Plan(
         model="Qwen/Qwen3-30B-A3B",

@@ -139,15 +139,15 @@ def isolated_phases(
     *,
     base: Path,
     topologies: Sequence[Topology] = (),
-    concurrencies: Sequence[int] = CONCURRENCIES,
+    concurrencies: Sequence[int] = (),
     drafts: Sequence[int] | None = None,
     workers: int | None = None,
     tell: Callable[[str, float], None] | None = None,
 ) -> Isolated:
     """Both phases of a plan's model at the mean lengths of its workload.
 
-    `topologies`: all that the plan's search allows, if none is named. `drafts`: instead of the
-    plan's own.
+    `topologies`: all that the plan's search allows, if none is named. `concurrencies`: instead of
+    the plan's, if that sweeps any, or else of `CONCURRENCIES`. `drafts`: instead of the plan's own.
     """
     model = model_of(plan)
     gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
@@ -156,6 +156,11 @@ def isolated_phases(
         if topology.gpus > plan.gpus:
             what = f"needs {topology.gpus:,} GPUs, the plan has {plan.gpus:,}"
             raise PlanError(f"topology {topology}", what, "--set gpus=N")
+    swept = plan.workload.concurrency if isinstance(plan.workload.concurrency, tuple) else ()
+    users = tuple(sorted(set(concurrencies or swept or CONCURRENCIES)))
+    if users[-1] > MAX_CONCURRENCY:
+        what = f"{users[-1]:,} users of one instance"
+        raise PlanError("concurrency", what, f"at most {MAX_CONCURRENCY:,}: --concurrency 1,8,64")
     asked = plan.engine if drafts is None else replace(plan.engine, drafts=tuple(drafts))
     require("--drafts", asked)
     return isolated(
@@ -167,7 +172,7 @@ def isolated_phases(
             isl=max(round(means.isl), 1),
             # One token has no gap, so no pace.
             osl=max(round(means.osl), 2),
-            concurrencies=tuple(sorted(set(concurrencies))),
+            concurrencies=users,
         ),
         kv_pool_gib=plan.search.kv_pool_gib,
         seed=plan.workload.seed,
