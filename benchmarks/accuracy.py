@@ -296,15 +296,7 @@ def fronts(pairs: Sequence[Compared]) -> dict[str, Front]:
     """
     found = {}
     for engine in ("vllm", "sglang", "trtllm"):
-        chosen = [
-            p
-            for p in pairs
-            if p.row.engine == engine
-            and p.row.mode == "agg"
-            and p.row.source != "own"
-            and p.row.concurrency <= 32
-            and not p.row.drafts
-        ]
+        chosen = _unhurried(pairs, engine, "agg")
         medians = any(p.row.statistic == "median" for p in chosen)
         columns = np.array(
             [
@@ -336,15 +328,7 @@ def hops(pairs: Sequence[Compared]) -> dict[str, Hop]:
     relative error of measured - simulated without it; the error as that of `fronts`."""
     found = {}
     for engine in ("vllm", "sglang", "trtllm"):
-        chosen = [
-            p
-            for p in pairs
-            if p.row.engine == engine
-            and p.row.mode == "PD"
-            and p.row.source != "own"
-            and p.row.concurrency <= 32
-            and not p.row.drafts
-        ]
+        chosen = _unhurried(pairs, engine, "PD")
         now = host_speed(chosen[0].row.deployment.pools[0].engine).hop
         left = np.array([p.row.ttft - p.outcome.ttft + now for p in chosen])
         scale = np.array([p.row.ttft for p in chosen])
@@ -352,6 +336,19 @@ def hops(pairs: Sequence[Compared]) -> dict[str, Hop]:
         seconds = float(_least_absolute(columns, left, scale)[0])
         found[engine] = Hop(seconds, _left_out(chosen, columns, left, scale), len(chosen))
     return found
+
+
+def _unhurried(pairs: Sequence[Compared], engine: str, mode: str) -> list[Compared]:
+    """The rows that a front or a hop is fitted to: not the wheel's own, of few users, no drafts."""
+    return [
+        p
+        for p in pairs
+        if p.row.engine == engine
+        and p.row.mode == mode
+        and p.row.source != "own"
+        and p.row.concurrency <= 32
+        and not p.row.drafts
+    ]
 
 
 def _left_out(pairs: Sequence[Compared], columns: Floats, wanted: Floats, scale: Floats) -> float:

@@ -306,53 +306,45 @@ def test_rungs_and_pools_are_read_with_and_without_units() -> None:
     assert of(None, ["weights=10 GB"]).overrides == {"weights": 10**10}
 
 
+DRAFTED: dict[str, Any] = {
+    **OPTIONS,
+    "model": "Qwen/Qwen3-32B",
+    "kv_dtype": "auto",
+    "kv_bytes_available": None,
+    "gpu": "H200",
+    "tp": 2,
+    "drafts": 4,
+    "prefix_caching": True,
+}
+
+
 def test_a_draft_model_brings_layers_and_weights_of_its_own() -> None:
-    base = {
-        **OPTIONS,
-        "model": "Qwen/Qwen3-32B",
-        "kv_dtype": "auto",
-        "kv_bytes_available": None,
-        "gpu": "H200",
-        "tp": 2,
-        "drafts": 4,
-        "prefix_caching": True,
-    }
-    alone = Question.of(**base).price()
-    drafted = Question.of(**base, draft_model="Qwen/Qwen3-0.6B").price()
+    alone = Question.of(**DRAFTED).price()
+    drafted = Question.of(**DRAFTED, draft_model="Qwen/Qwen3-0.6B").price()
     held = {rung.rung: rung.bytes for rung in alone.ladder}
     more = {rung.rung: rung.bytes for rung in drafted.ladder}
-    draft = Question.of(**{**base, "model": "Qwen/Qwen3-0.6B", "drafts": 0}).price()
+    draft = Question.of(**{**DRAFTED, "model": "Qwen/Qwen3-0.6B", "drafts": 0}).price()
     assert more["weights"] - held["weights"] == next(
         rung.bytes for rung in draft.ladder if rung.rung == "weights"
     )
     # 64 layers of four heads on a rank, and 28 more of four: all with 128 columns, in one group.
     assert (alone.block_bytes, drafted.block_bytes) == (64 * 16 * 2048, 92 * 16 * 2048)
     with pytest.raises(PlanError, match="nothing to draft"):
-        Question.of(**{**base, "drafts": 0}, draft_model="Qwen/Qwen3-0.6B")
+        Question.of(**{**DRAFTED, "drafts": 0}, draft_model="Qwen/Qwen3-0.6B")
 
 
 def test_a_head_brings_a_layer_and_says_when_it_is_assumed() -> None:
-    base = {
-        **OPTIONS,
-        "model": "Qwen/Qwen3-32B",
-        "kv_dtype": "auto",
-        "kv_bytes_available": None,
-        "gpu": "H200",
-        "tp": 2,
-        "drafts": 4,
-        "prefix_caching": True,
-    }
-    alone = Question.of(**base).price()
-    headed = Question.of(**base, draft_method="eagle3").price()
+    alone = Question.of(**DRAFTED).price()
+    headed = Question.of(**DRAFTED, draft_method="eagle3").price()
     # 64 layers of four heads on a rank, and the head's one.
     assert (alone.block_bytes, headed.block_bytes) == (64 * 16 * 2048, 65 * 16 * 2048)
     told = [word for word in headed.warnings if word.startswith("EAGLE-3 head")]
     assert told == ["EAGLE-3 head: no draft_model is named; one layer of the published shape"]
     assert not [word for word in alone.warnings if "EAGLE" in word]
     with pytest.raises(PlanError, match="does not draft by mtp"):
-        Question.of(**base, draft_method="mtp").price()
+        Question.of(**DRAFTED, draft_method="mtp").price()
     with pytest.raises(PlanError, match="--draft-method"):
-        Question.of(**base, draft_method="medusa")
+        Question.of(**DRAFTED, draft_method="medusa")
 
 
 def index_file(folder: Path, size: object, layers: int, extra: Sequence[str] = ()) -> Path:

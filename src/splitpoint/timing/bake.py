@@ -203,6 +203,8 @@ def _draft_launches(
 ) -> Array:
     """Seconds by which the host launches what drafts more slowly than the GPU runs it, or, where
     the host runs ahead of the GPU, than it runs the whole step's `work`."""
+    if not engine.drafts:
+        return np.zeros_like(decode)
     batch = _batch(decode, np.zeros_like(decode), at)
     items = _stage(model, topology, engine, batch, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
@@ -295,6 +297,11 @@ def _beside(
     return np.where(apart, np.clip(shared, 0.0, routed), 0.0)
 
 
+def _walks(item: Operator | Exchange) -> bool:
+    """Whether a longer context makes an item longer."""
+    return item.walks if isinstance(item, Exchange) else item.kind in WALKS
+
+
 def _line(
     model: Model,
     gpu: Gpu,
@@ -316,7 +323,7 @@ def _line(
     total = np.sum(taken, axis=0) - _beside(items, taken, near, gpu, engine)
     growth = np.zeros_like(length)
     for item, more, once in zip(items, longer, taken, strict=True):
-        if item.walks if isinstance(item, Exchange) else item.kind in WALKS:
+        if _walks(item):
             growth = growth + _seconds(more, gpu, engine) - once
     return Line(work=total - growth, slope=growth / length)
 
@@ -338,7 +345,7 @@ def _slope(
     for once, more in zip(
         *(_stage(model, topology, engine, batch, stage) for batch in (near, far)), strict=True
     ):
-        if isinstance(once, Operator) and once.kind in WALKS:
+        if _walks(once):
             growth = growth + _seconds(more, gpu, engine) - _seconds(once, gpu, engine)
     return np.asarray(growth / (decode * at))
 
