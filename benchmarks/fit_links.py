@@ -32,7 +32,49 @@ ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
 SPEAKERS = ("A100 SXM 80GB", "H200", "L40S", "RTX PRO 6000 Server", "B200", "GB300")
 # Messages of a step: from one token's hidden states to a full token budget's.
 SIZES = (4096, 512 * 1024**2)
+# NCCL between two RTX PRO 6000 of a server before its ACS and IOMMU were switched off, replayed
+# from CUDA graphs, 12 sizes of 10 kB to 21 MB (LLMServingSim, MIT). Ranks beyond two are assumed.
+_HOST = (
+    "measured by a user: LLMServingSim profiler/perf/RTXPRO6000/hardware.yaml of 2026-09-08, "
+    "within 3% (median); assumed: hop as pcie's, crowding as L40S's host shows"
+)
 ASSUMED = (
+    LinkSpeed(
+        kind="pcie_host",
+        pattern="all_reduce",
+        base=11.3e-6,
+        hop=3.4e-6,
+        share=0.267,
+        crowding=1.1,
+        origin=_HOST,
+    ),
+    LinkSpeed(
+        kind="pcie_host",
+        pattern="all_gather",
+        base=11.3e-6,
+        hop=1.9e-6,
+        share=0.252,
+        crowding=1.3,
+        origin=_HOST,
+    ),
+    LinkSpeed(
+        kind="pcie_host",
+        pattern="reduce_scatter",
+        base=10.7e-6,
+        hop=1.8e-6,
+        share=0.236,
+        crowding=1.1,
+        origin=_HOST,
+    ),
+    LinkSpeed(
+        kind="pcie_host",
+        pattern="all_to_all",
+        base=11.3e-6,
+        hop=2.1e-6,
+        share=0.236,
+        crowding=1.2,
+        origin="assumed: as the other patterns of pcie_host",
+    ),
     LinkSpeed(
         kind="nvlink",
         base=8e-6,

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from benchmarks.accuracy import Compared, measured, report, simulated
+from msgspec.structs import replace
 
 from splitpoint import metrics
 from splitpoint.inputs import facts
@@ -127,9 +128,12 @@ def test_replays_of_real_servers(replay: Replay, capsys: pytest.CaptureFixture[s
     osl = np.array([r["output_toks"] for r in rows])[order]
     first = np.array([r["first_token_ts"] - r["queued_ts"] for r in rows])[order]
     last = np.array([r["last_token_ts"] - r["first_token_ts"] for r in rows])[order]
+    # The same server's NCCL, measured by its owners before they switched ACS and IOMMU off.
+    gpu = facts.gpu("RTX PRO 6000 Server")
+    gpu = replace(gpu, inside=replace(gpu.inside, kind="pcie_host"))
     run = served(
         load_model(replay.model, offline=True),
-        facts.gpu("RTX PRO 6000 Server"),
+        gpu,
         replay.topology,
         Engine(version="0.19.0", batched_tokens=2048, max_seqs=128, async_scheduling=True),
         unshared(arrive[order] - arrive.min(), isl, osl, name="replay"),
@@ -144,7 +148,7 @@ def test_replays_of_real_servers(replay: Replay, capsys: pytest.CaptureFixture[s
             ("TTFT mean", np.mean(first), np.mean(metrics.ttft(run))),
         ):
             print(f"  {name:10} {real:8.3f} {guess:8.3f} {guess / real - 1:+7.0%}")
-    assert np.median(metrics.tpot(run)) == pytest.approx(np.median(measured), rel=0.4)
+    assert np.median(metrics.tpot(run)) == pytest.approx(np.median(measured), rel=0.2)
 
 
 def served(model: Model, gpu: Gpu, topology: Topology, engine: Engine, requests: Trace) -> Run:
@@ -164,6 +168,7 @@ def served(model: Model, gpu: Gpu, topology: Topology, engine: Engine, requests:
         token_budget=engine.batched_tokens,
         prefix_caching=False,
         curve=ready.curve,
+        batches_in_flight=2 if engine.async_scheduling else 1,
         gpus=topology.gpus,
     )
     return simulate(World(pools=(pool,), routing="least_requests"), requests)

@@ -20,9 +20,15 @@ Gpus = Annotated[int, Meta(ge=1, le=4096)]
 
 
 class Link(Record, frozen=True, kw_only=True):
-    """One GPU's share of a link: bytes per second in each direction, and seconds of latency."""
+    """One GPU's share of a link: bytes per second in each direction, and seconds of latency.
 
-    kind: Literal["nvlink", "nvswitch", "mnnvl", "xgmi", "pcie", "ib", "roce", "ethernet"]
+    `pcie_host`: PCIe whose peers meet in the host, as ACS or an IOMMU makes them (virtual machines
+    and many servers as delivered); `pcie`: they reach each other directly.
+    """
+
+    kind: Literal[
+        "nvlink", "nvswitch", "mnnvl", "xgmi", "pcie", "pcie_host", "ib", "roce", "ethernet"
+    ]
     bandwidth: LinkBandwidth
     latency: Latency
 

@@ -12,7 +12,7 @@ from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.record import Record
 
-Network = Literal["nvlink", "mnnvl", "xgmi", "pcie", "ib", "roce", "tcp"]
+Network = Literal["nvlink", "mnnvl", "xgmi", "pcie", "pcie_host", "ib", "roce", "tcp"]
 
 
 class SharedPorts(Record, frozen=True, kw_only=True):
@@ -77,6 +77,13 @@ NETWORKS: dict[Network, NetworkSpeed] = {
         origin="published: 49 GB/s of a Gen 5 port by the push connector; the pull connector fell "
         "back to TCP at 0.5 GB/s before NIXL pull request 2208 (vLLM issue 52607, 2026-08-17)",
     ),
+    "pcie_host": NetworkSpeed(
+        share=0.25,
+        latency=0.3e-3,
+        per_descriptor=2.3e-6,
+        origin="measured by a user: 15.9 GB/s of a Gen 5 port by NCCL (LLMServingSim "
+        "profiler/perf/RTXPRO6000/hardware.yaml of 2026-09-08); a piece assumed as pcie",
+    ),
     "ib": NetworkSpeed(share=0.97, latency=0.5e-3, per_descriptor=0.5e-6, origin=_RDMA),
     "roce": NetworkSpeed(
         share=0.9, latency=0.5e-3, per_descriptor=0.5e-6, origin="assumed: as ib, with congestion"
@@ -92,6 +99,7 @@ _NETWORK_OF: dict[str, Network] = {
     "mnnvl": "mnnvl",
     "xgmi": "xgmi",
     "pcie": "pcie",
+    "pcie_host": "pcie_host",
     "ib": "ib",
     "roce": "roce",
     "ethernet": "tcp",
