@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 
-from benchmarks.fit_efficiency import GPUS
 from splitpoint.inputs import facts
 from splitpoint.inputs.engine import EngineName
 from splitpoint.timing.collectives import LinkSpeed, Pattern, message_seconds
+from splitpoint.timing.kernel_tables import GPUS
 from splitpoint.timing.operators import Array
 
 PATTERNS: dict[str, Pattern] = {

@@ -7,9 +7,8 @@ import pytest
 
 pd: Any = pytest.importorskip("pandas")
 
-from benchmarks import fit_efficiency as fit  # noqa: E402
-
 from splitpoint.inputs import facts  # noqa: E402
+from splitpoint.timing import kernel_tables as tables  # noqa: E402
 
 B200 = facts.gpu("B200")
 # A layer of DeepSeek's shape in fp8: 256 experts of 44 MB.
@@ -19,7 +18,7 @@ TOKENS = (8192, 16384)
 
 def layer(shape: tuple[int, int, int, int], seconds: dict[int, float]) -> Any:
     """Rows of a layer on some numbers of ranks, that take so long for 8,192 tokens."""
-    names = dict(zip(fit.LAYER, shape, strict=True))
+    names = dict(zip(tables.LAYER, shape, strict=True))
     return pd.DataFrame(
         [
             {**names, "moe_tp_size": 1, "moe_ep_size": ep, "num_tokens": n}
@@ -38,23 +37,23 @@ def test_ranks_that_compute_every_pair_are_known_by_their_time() -> None:
         ],
         ignore_index=True,
     )
-    left_out = fit._all_pairs(rows, np.ones(len(rows), bool))
+    left_out = tables._all_pairs(rows, np.ones(len(rows), bool))
     # All of the one layer but its rows of one rank; nothing of the other.
     assert rows[left_out].num_experts.unique().tolist() == [256]
     assert sorted(rows[left_out].moe_ep_size.unique()) == [2, 8, 16]
     assert left_out.sum() == 6
     # Held-out rows say nothing.
-    assert not fit._all_pairs(rows, np.zeros(len(rows), bool)).any()
+    assert not tables._all_pairs(rows, np.zeros(len(rows), bool)).any()
 
 
 def test_experts_read_faster_than_memory_allows_were_not_all_reached() -> None:
     rows = pd.concat(
         [layer(WHOLE, {1: 0.9e-3, 4: 0.9e-3}), layer(SPREAD, {1: 3e-3})], ignore_index=True
     ).assign(num_tokens=128 * 4)
-    operator = fit.experts(rows, "fp8")
+    operator = tables.experts(rows, "fp8")
     seconds = rows.latency.to_numpy() / 1e3
     # 256 experts of 44 MB each take 1.4 ms at 8 TB/s, and the tokens a little.
     assert 1.4e-3 < operator.bytes[0] / B200.bandwidth < 1.5e-3
-    found = fit._partly_reached(rows, operator, seconds, np.ones(len(rows), bool), B200)
+    found = tables._partly_reached(rows, operator, seconds, np.ones(len(rows), bool), B200)
     assert rows[found].num_experts.unique().tolist() == [256]
     assert found.sum() == 4
