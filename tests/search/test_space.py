@@ -3,9 +3,10 @@
 import pytest
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.plan import EnginePlan, Search
-from splitpoint.search.space import engines, space, topologies
+from splitpoint.search.space import Space, engines, space, topologies
 from tests.search import small
 
 
@@ -77,3 +78,23 @@ def test_a_pool_too_small_for_one_long_request_is_a_shortfall_too() -> None:
     # 20,000 tokens x 98,304 bytes do not go into 1 GiB.
     assert lack.why.startswith("one request of 20,000 tokens needs 1,250 KV blocks")
     assert lack.bytes == pytest.approx(20_000 * 98_304 - 2**30, rel=0.01)
+
+
+def test_a_hybrids_budget_holds_its_whole_blocks() -> None:
+    # vLLM takes 2,048 tokens on an A100 by itself; the attention block that matches this hybrid's
+    # states has 2,096 on one GPU and half of that on four, which copy the two key-value heads.
+    hybrid = load_model("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16")
+
+    def found(engine: EnginePlan) -> Space:
+        search = Search(tp=(1, 4), dp=(1,), ep=(1,))
+        return space(hybrid, gpu("A100 SXM 80GB"), 4, engine=engine, search=search, longest=9000)
+
+    free = found(EnginePlan(drafts=0))
+    assert [h.layout.block_tokens for h in free.holdings] == [2096, 1056]
+    assert [h.engine.batched_tokens for h in free.holdings] == [4096, 2048]
+    stated = found(EnginePlan(drafts=0, batched_tokens=2048))
+    assert [h.topology.tp for h in stated.holdings] == [4]
+    (lack,) = stated.rejected
+    assert "budget of 2,048 is below the block of 2,096" in lack.why
+    without = found(EnginePlan(drafts=0, batched_tokens=2048, prefix_caching=False))
+    assert len(without.holdings) == 2

@@ -6,7 +6,7 @@ tensor parallelism, attention ranks (dp) only where experts are shared.
 
 from collections.abc import Iterator
 
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from splitpoint.inputs.deployment import Topology, problems
 from splitpoint.inputs.engine import Engine
@@ -73,7 +73,7 @@ def space(
     rejected: list[Shortfall] = []
     for settings in engines(engine):
         for topology in topologies(model, gpu, gpus, search):
-            held = holding(model, gpu, topology, settings, kv_pool_gib=search.kv_pool_gib)
+            held = _held(model, gpu, topology, settings, search.kv_pool_gib)
             lack = lacking(held, longest)
             if lack is None:
                 holdings.append(held)
@@ -91,6 +91,13 @@ def lacking(held: Holding, longest: int) -> Shortfall | None:
         return Shortfall(
             name=name, why="the model does not fit", bytes=max(held.ladder.shortfall, 0)
         )
+    budget = held.engine.batched_tokens or 0
+    if budget < whole_block(held):
+        return Shortfall(
+            name=name,
+            why=f"its token budget of {budget:,} is below the block of {whole_block(held):,} "
+            "tokens that prefix caching of a hybrid computes whole",
+        )
     need = blocks_per_request(held.layout, longest)
     have = max(held.kv_blocks - 1, 0)
     if need > have:
@@ -100,6 +107,26 @@ def lacking(held: Holding, longest: int) -> Shortfall | None:
             bytes=(need - have) * held.layout.block_bytes,
         )
     return None
+
+
+def whole_block(held: Holding) -> int:
+    """Tokens of the block that a step must be able to hold, 0 where it need not: engines refuse to
+    keep a hybrid's states for the prefix cache with a smaller budget (vLLM's "align" mode)."""
+    hybrid = any(group.kind == "state" for group in held.layout.groups)
+    return held.layout.block_tokens if hybrid and held.engine.prefix_caching else 0
+
+
+def _held(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, kv_pool_gib: float | None
+) -> Holding:
+    """The holding, with the least power of two as its budget where the engine's own default would
+    not hold a whole block."""
+    held = holding(model, gpu, topology, engine, kv_pool_gib=kv_pool_gib)
+    block = whole_block(held)
+    if engine.batched_tokens is not None or (held.engine.batched_tokens or 0) >= block:
+        return held
+    wider = replace(engine, batched_tokens=2 ** (block - 1).bit_length())
+    return holding(model, gpu, topology, wider, kv_pool_gib=kv_pool_gib)
 
 
 def _degrees(model: Model, gpu: Gpu, gpus: int, search: Search) -> Iterator[Topology]:

@@ -229,7 +229,7 @@ def _check_pool(pool: PoolSpec) -> None:
         raise PlanError(
             f"{where}.token_budget",
             f"{pool.token_budget} tokens, below the block of {pool.block_tokens}",
-            "prefix caching of a hybrid computes whole blocks: raise the budget or turn it off",
+            "prefix caching of a hybrid computes whole blocks: raise batched_tokens or turn it off",
         )
     for i, stage in enumerate(pool.curve.stages):
         _check_curve(pool, stage, f"{where}.curve" + (f".later[{i - 1}]" if i else ""))
