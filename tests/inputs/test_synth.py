@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import convert
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs import traces
@@ -98,6 +100,21 @@ def test_dialogues_have_the_stated_means(name: str, stated: Dialogue) -> None:
     assert summary.osl.mean == pytest.approx(stated.answer.mean, rel=0.04)
     assert summary.rate == pytest.approx(stated.requests / stated.duration_s, rel=0.05)
     assert summary.think_p50_s == pytest.approx(stated.think_s.p50, rel=0.15)
+
+
+@pytest.mark.parametrize(("name", "rate"), [("chat", 20.0), ("long-context", 3.0)])
+def test_a_preset_reaches_the_rate_that_is_asked_of_it(name: str, rate: float) -> None:
+    # The middle half of its own seconds, in which sessions start and go on.
+    asked = convert({"preset": name, "rate": rate}, Workload)
+    trace = trace_of(asked, base=Path())
+    own = CHAT if name == "chat" else LONG_CONTEXT
+    assert len(trace) == rate * own.duration_s
+    middle = (trace.arrive_s > own.duration_s / 4) & (trace.arrive_s < 3 * own.duration_s / 4)
+    assert middle.sum() / (own.duration_s / 2) == pytest.approx(rate, rel=0.25)
+    counted = trace_of(replace(asked, requests=500), base=Path())
+    assert len(counted) == 500
+    slow = trace_of(replace(asked, rate=0.1), base=Path())
+    assert len(slow) == own.requests
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:

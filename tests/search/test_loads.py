@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from splitpoint.inputs.workload import Workload
-from splitpoint.search.loads import loads, profile
+from splitpoint.search.loads import loads, profile, too_slow
 from tests.search import small
 
 
@@ -45,3 +45,14 @@ def test_a_preset_keeps_its_own_arrivals() -> None:
     assert load.label == "preset"
     assert load.rate is not None and load.rate > 0
     assert load.profile.new_tokens < load.profile.isl == pytest.approx(load.trace.isl.mean())
+
+
+def test_a_rate_that_pausing_sessions_never_reach_is_told() -> None:
+    few = Workload(preset="chat", rate=20.0, requests=200)
+    (load,) = loads(few, base=Path())
+    (note,) = too_slow(load)
+    assert note.startswith("20 req/s was asked for, but the trace has ")
+    (enough,) = loads(Workload(preset="chat", rate=5.0), base=Path())
+    (timed,) = loads(Workload(preset="chat"), base=Path())
+    (users,) = loads(Workload(preset="chat", concurrency=4), base=Path())
+    assert [too_slow(load) for load in (enough, timed, users)] == [(), (), ()]

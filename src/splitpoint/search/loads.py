@@ -20,6 +20,13 @@ TOO_LONG = (
     "{count:,} requests are longer than the {limit:,} tokens that the engine would accept: "
     "simulated as if it did (engine.max_len, with rope scaling where needed)"
 )
+# Sessions wait between their turns, so that a trace of few may never run at the rate asked for.
+TOO_SLOW = (
+    "{label} was asked for, but the trace has {peak:.3g} req/s in its busiest minute: its sessions "
+    "pause, and there are too few of them for that rate (workload.requests makes a preset longer)"
+)
+# Assumed: the busiest minute of a Poisson process of the rate lies above it.
+BUSY_ENOUGH = 0.9
 Number = TypeVar("Number", int, float)
 
 
@@ -133,3 +140,11 @@ def too_long(trace: Trace, limit: int) -> tuple[str, ...]:
     """A note on requests that are longer, with their output, than `limit` tokens."""
     count = int(np.count_nonzero(trace.isl + trace.osl > limit))
     return (TOO_LONG.format(count=count, limit=limit),) if count else ()
+
+
+def too_slow(load: Load) -> tuple[str, ...]:
+    """A note on a load whose trace never reaches the rate that it is named by."""
+    if load.rate is None:
+        return ()
+    peak = describe(load.trace).peak_rate
+    return (TOO_SLOW.format(label=load.label, peak=peak),) if peak < BUSY_ENOUGH * load.rate else ()

@@ -20,7 +20,7 @@ from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.frontier import frontier
-from splitpoint.search.loads import Load, too_long
+from splitpoint.search.loads import Load, too_long, too_slow
 from splitpoint.search.space import Space, engines, space
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import Candidate, path
@@ -537,6 +537,7 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
             f"only {len(load.trace):,} requests: rates and percentiles are of few, and no steady "
             "state is reached"
         )
+    notes += too_slow(load)
     notes += too_long(load.trace, case.plan.engine.max_len or case.model.max_len)
     return tuple(notes)
 

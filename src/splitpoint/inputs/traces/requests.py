@@ -32,7 +32,7 @@ from splitpoint.inputs.trace import (
 )
 from splitpoint.inputs.traces import read
 from splitpoint.inputs.traces.columns import assembled
-from splitpoint.inputs.traces.synth import drawn, preset
+from splitpoint.inputs.traces.synth import drawn, preset, sustained
 from splitpoint.inputs.workload import Lengths, Workload
 
 Number = TypeVar("Number", int, float)
@@ -72,7 +72,7 @@ def trace_of(
     check_arrivals(workload, rate, concurrency)
     if workload.trace is None and workload.preset is None:
         return shaped(workload, rate, concurrency)
-    trace = source_of(workload, base, concurrency or 0)
+    trace = source_of(workload, base, concurrency or 0, rate or 0.0)
     if workload.scale != 1.0:
         trace = scale_rate(trace, workload.scale)
     if concurrency is not None:
@@ -148,10 +148,16 @@ def shaped(workload: Workload, rate: float | None, concurrency: int | None) -> T
     return msgspec.structs.replace(trace, name=name, arrive_s=trace.arrive_s + arrive.min())
 
 
-def source_of(workload: Workload, base: Path, users: int) -> Trace:
+def source_of(workload: Workload, base: Path, users: int, rate: float) -> Trace:
     """The trace or preset itself, cut to the number of requests, open where it must be."""
     if workload.preset is not None:
-        trace = preset(workload.preset, seed=workload.seed, requests=workload.requests)
+        more = None if workload.requests else sustained(workload.preset, rate)
+        trace = preset(
+            workload.preset,
+            seed=workload.seed,
+            requests=min(more, CAP_OPEN) if more else workload.requests,
+            rate=rate if more else None,
+        )
         while not workload.requests and sessions_of(trace) < SESSIONS_PER_USER * users:
             trace = preset(workload.preset, seed=workload.seed, requests=2 * len(trace))
     else:

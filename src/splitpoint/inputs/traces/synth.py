@@ -15,6 +15,7 @@ mean. The percentiles are kept; the mean comes out at 48k.
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -90,7 +91,7 @@ class Turns(Record, frozen=True, kw_only=True):
     osl: Ints
 
 
-Marginals = TypeVar("Marginals", Agentic, Dialogue)
+Kind = TypeVar("Kind", Agentic, Dialogue)
 
 # Published: the agentic study (8 x H20, Qwen3-30B-A3B): requests, duration, percentiles, reuse.
 # Measured on the 20 public WEKA Claude Code sessions: shared_tokens (median of tool_tokens +
@@ -140,27 +141,44 @@ LONG_CONTEXT = Dialogue(
     source="synthetic, question rates of LooGLE on assumed document lengths",
 )
 
+MARGINALS: dict[str, Agentic | Dialogue] = {
+    "agentic-coding": AGENTIC,
+    "chat": CHAT,
+    "long-context": LONG_CONTEXT,
+}
+# Assumed: up to this much faster a preset keeps its own number of requests.
+SOONER = 1.1
 
-def preset(name: str, *, seed: int = 0, requests: int | None = None) -> Trace:
-    """The named workload; another number of requests keeps its rate."""
+
+def preset(
+    name: str, *, seed: int = 0, requests: int | None = None, rate: float | None = None
+) -> Trace:
+    """The named workload; another number of requests keeps its rate, unless `rate` is given."""
     if requests is not None and requests < 1:
         raise PlanError("workload.requests", f"{requests}", "at least 1")
     rng = np.random.default_rng(seed)
-    match name:
-        case "agentic-coding":
-            return agentic(name, scaled(AGENTIC, requests), rng)
-        case "chat":
-            return dialogue(name, scaled(CHAT, requests), rng)
-        case "long-context":
-            return dialogue(name, scaled(LONG_CONTEXT, requests), rng)
+    match MARGINALS.get(name):
+        case Agentic() as marginals:
+            return agentic(name, scaled(marginals, requests, rate), rng)
+        case Dialogue() as talk:
+            return dialogue(name, scaled(talk, requests, rate), rng)
     raise PlanError("workload.preset", f"{name!r}", "agentic-coding, chat or long-context")
 
 
-def scaled(marginals: Marginals, requests: int | None) -> Marginals:
-    """The marginals for another number of requests at the same rate."""
+def sustained(name: str, rate: float) -> int | None:
+    """Requests that keep a preset going for its own seconds at a rate; None where its own number
+    does. Its sessions last about that long: started within less, they never reach the rate."""
+    own = MARGINALS[name]
+    wanted = math.ceil(rate * own.duration_s)
+    return wanted if wanted > SOONER * own.requests else None
+
+
+def scaled(marginals: Kind, requests: int | None, rate: float | None) -> Kind:
+    """The marginals for another number of requests, at the same rate or at another."""
     if requests is None:
         return marginals
-    duration = marginals.duration_s * requests / marginals.requests
+    own = marginals.duration_s * requests / marginals.requests
+    duration = own if rate is None else requests / rate
     return msgspec.structs.replace(marginals, requests=requests, duration_s=duration)
 
 
