@@ -18,6 +18,7 @@ from splitpoint.sim.world import PoolSpec, World
 from splitpoint.timing.curve import StepCurve
 
 PICOS = 10**12
+NEVER = 2**63
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
 END, FLOW, LEASE, ARRIVAL, TIMEOUT, ABORT = range(6)
 
@@ -69,6 +70,11 @@ class Request:
     over: bool = False
     seats: dict[str, Seat] = field(default_factory=dict)
 
+    @property
+    def told(self) -> Request:
+        """Whose ids name its blocks: the next turn's, where that one repeats its output."""
+        return self.after or self
+
 
 @dataclass(eq=False)
 class Seat:
@@ -98,6 +104,13 @@ class Seat:
 
     def tokens(self) -> int:
         return self.got + ((self.stepped * self.request.rate) >> 20)
+
+    def in_cache(self) -> int:
+        """Tokens whose KV is there: all but the last that was generated."""
+        if self.state == "filling":
+            return self.computed
+        generated = min(self.tokens(), self.request.osl)
+        return max(self.computed, self.request.isl + generated - 1)
 
 
 @dataclass(eq=False)
@@ -206,12 +219,12 @@ class Rank:
         column.refs += 1
 
     def name_blocks(self, seat: Seat, source: Request, tokens: int) -> None:
-        """Name every block of the first `tokens` tokens that can be named."""
+        """Name every block of the first `tokens` tokens."""
         if not self.spec.prefix_caching or self.full == 0:
             return
         block = self.spec.block_tokens
         fresh = False
-        for j in range(len(seat.columns), min(tokens, covered(source)) // block):
+        for j in range(len(seat.columns), tokens // block):
             key = key_of(source, j, block)
             own, seat.loose = seat.loose[: self.full], seat.loose[self.full :]
             column = self.cache.get(key)
@@ -257,8 +270,7 @@ class Rank:
         """Blocks that a cache with everything would give: one token is left to compute, which a
         hybrid does by giving up a block."""
         block = self.spec.block_tokens
-        named = covered(request) // block
-        return min(named, target // block if self.hybrid else (target - 1) // block)
+        return target // block if self.hybrid else (target - 1) // block
 
     def cached(self, request: Request, most: int) -> int:
         j = 0
@@ -274,7 +286,7 @@ class Rank:
 
     def seat_hits(self, seat: Seat, count: int) -> None:
         for j in range(count):
-            column = self.cache[key_of(seat.request, j, self.spec.block_tokens)]
+            column = self.cache[key_of(seat.request.told, j, self.spec.block_tokens)]
             self.hold(column)
             seat.columns.append(column)
 
@@ -344,6 +356,9 @@ def covered(request: Request) -> int:
 
 
 def key_of(request: Request, j: int, block: int) -> tuple[int, ...]:
+    """The tokens up to the end of a block; past what ids name, the request's own."""
+    if (j + 1) * block > covered(request):
+        return (j, -1, request.index)
     depth = ((j + 1) * block - 1) // request.id_tokens
     return (j, *request.chain[depth])
 
@@ -672,7 +687,7 @@ class Oracle:
         r, rank = seat.request, seat.rank
         rank.running.remove(seat)
         rank.shut = False
-        rank.name_blocks(seat, r.after or r, r.isl + r.osl - 1)
+        rank.name_blocks(seat, r.told, min(r.isl + r.osl - 1, covered(r.told)))
         rank.release(seat)
         rank.expect(seat, 0, 0)
         rank.load -= 1
@@ -708,6 +723,9 @@ class Oracle:
             if seat in places:
                 places.remove(seat)
                 rank.shut = rank.shut and places is not rank.running
+        if seat.state in ("filling", "decoding", "ending"):
+            told = seat.request.told
+            rank.name_blocks(seat, told, min(seat.in_cache(), covered(told)))
         rank.release(seat)
         seat.promised = 0
         rank.expect(seat, 0, 0)
@@ -1021,7 +1039,8 @@ class Oracle:
                 if not self.grow(rank, seat, total):
                     break
                 seat.chunk = chunk
-                rank.name_blocks(seat, seat.request, min(seat.computed + chunk, seat.request.isl))
+                named = min(seat.computed + chunk, covered(seat.request))
+                rank.name_blocks(seat, seat.request, named)
                 budget -= chunk
         return budget
 
@@ -1040,6 +1059,9 @@ class Oracle:
         rank = seat.rank
         rank.running.remove(seat)
         rank.shut = False
+        # vLLM will find all of it that is still cached, SGLang the prompt.
+        found = min(seat.in_cache(), seat.request.isl if rank.spec.reserve else NEVER)
+        rank.name_blocks(seat, seat.request.told, found)
         rank.release(seat)
         seat.got = min(seat.tokens(), seat.request.osl)
         seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
@@ -1105,7 +1127,8 @@ class Oracle:
                 return
             if answer == "wait":
                 continue
-            chunk = self.enter_batch(rank, seat, rank.hits(seat.request, seat.target), 0, budget)
+            hits = rank.hits(seat.request.told, seat.target)
+            chunk = self.enter_batch(rank, seat, hits, 0, budget)
             if chunk == 0:
                 return
             rank.waiting.remove(seat)
@@ -1119,7 +1142,7 @@ class Oracle:
         first = rank.held_blocks(seat.computed + chunk + k, chunk)
         whole = rank.held_blocks(seat.target + k, max(spec.in_flight, spec.token_budget))
         need = max(first, whole) - (have or hits * rank.full)
-        free = len(rank.queue) if have else rank.free_after_hits(r, hits)
+        free = len(rank.queue) if have else rank.free_after_hits(r.told, hits)
         fits = need <= free
         if fits and spec.reserve is not None and rank.running and not have:
             # SGLang: what is asked must be less than what is there.
@@ -1136,7 +1159,7 @@ class Oracle:
         rank.resize(seat, first)
         seat.chunk = chunk
         seat.promised = 0
-        rank.name_blocks(seat, r, min(seat.computed + chunk, r.isl))
+        rank.name_blocks(seat, r, min(seat.computed + chunk, covered(r)))
         rank.expect(seat, 0, seat.target - seat.computed)
         if r.prefill_start < 0:
             r.prefill_start = self.now
@@ -1223,22 +1246,22 @@ class Oracle:
 
     def reload(self, rank: Rank, seat: Seat) -> str:
         """Fetch what only host memory has: "no" (nothing), "room" (not enough of it), or "wait"."""
-        r, block = seat.request, rank.spec.block_tokens
+        r, told, block = seat.request, seat.request.told, rank.spec.block_tokens
         if not rank.spec.host_blocks or not rank.spec.prefix_caching or rank.full == 0:
             return "no"
-        most = rank.most_hits(r, seat.target)
-        found = rank.cached(r, most)
-        total = rank.on_host(r, most) - rank.hybrid
+        most = rank.most_hits(told, seat.target)
+        found = rank.cached(told, most)
+        total = rank.on_host(told, most) - rank.hybrid
         if total <= found:
             return "no"
-        keys = [key_of(r, j, block) for j in range(total)]
+        keys = [key_of(told, j, block) for j in range(total)]
         if rank.host[keys[found]]:
             return "wait"
         new = max(rank.spec.in_flight, rank.spec.token_budget)
         whole = rank.held_blocks(seat.target + rank.drafts, new)
         seats = [s for other in self.requests for s in other.seats.values()]
         promised = sum(s.promised for s in seats if s.rank is rank)
-        if whole - rank.full * found + promised > rank.free_after_hits(r, found):
+        if whole - rank.full * found + promised > rank.free_after_hits(told, found):
             return "room"
         rank.waiting.remove(seat)
         rank.seat_hits(seat, found)
@@ -1279,7 +1302,7 @@ class Oracle:
         if seat.request.over:
             self.drop(seat)
             return
-        rank.name_blocks(seat, seat.request, len(reload.keys) * rank.spec.block_tokens)
+        rank.name_blocks(seat, seat.request.told, len(reload.keys) * rank.spec.block_tokens)
         seat.state = "reloaded"
         rank.ready.append(seat)
 
@@ -1390,6 +1413,6 @@ class Oracle:
             self.drop(seat)
             return
         r.transfer_end = self.now
-        seat.rank.name_blocks(seat, r, r.isl)
+        seat.rank.name_blocks(seat, r, covered(r))
         seat.state = "loaded"
         seat.rank.ready.append(seat)

@@ -44,6 +44,18 @@ def test_a_client_that_never_saw_a_token_aborts_too_and_its_session_goes_on() ->
     assert run.instances.busy_s[0] == pytest.approx(0.128 + 0.016)
 
 
+def test_the_next_turn_hits_what_an_aborted_one_had_computed_of_its_output() -> None:
+    # Prefill to 32 ms, then a token each 10 ms; the client goes at 200 ms, the step ends at 202 ms:
+    # 18 tokens are out and 32 + 17 in the cache, three blocks.
+    turns = [
+        Row(isl=32, osl=100, ids=[1, 2], session=1),
+        Row(isl=144, osl=1, ids=list(range(1, 10)), session=1, turn=1, think_s=1.0),
+    ]
+    run = simulate(patient_for(0.2, mixed(prefix_caching=True)), trace(*turns, closed=True))
+    assert outcomes(run) == ["aborted", "done"]
+    assert run.requests.hit_tokens[1] == 48
+
+
 def test_a_request_that_ends_at_the_moment_its_client_would_go_is_done() -> None:
     rows = trace(Row(isl=64, osl=4))
     assert outcomes(simulate(patient_for(0.094, mixed()), rows)) == ["done"]

@@ -8,6 +8,7 @@ from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import simulate
+from splitpoint.sim.world import Reserve
 from splitpoint.timing.curve import StepCurve, Together
 from tests.sim.small import FULL, MS, STATE, Row, curve, mixed, trace
 
@@ -144,6 +145,30 @@ def test_preemptions_of_a_real_server_with_23_blocks_of_128_tokens() -> None:
         assert (run.requests.outcome == DONE).all()
         assert run.instances.preemptions[0] == preemptions
         assert run.series.running.max() == admitted
+
+
+@pytest.mark.parametrize(
+    ("osl", "reserve", "end"),
+    [
+        # B finds 48 of its 49 tokens; the last is computed as a decode. Nobody took a block.
+        (21, None, 0.28 + 0.01 + 2 * 0.01),
+        # A's 81st token took the last of B's blocks: 17 tokens again.
+        (40, None, 0.47 + 0.017 + 2 * 0.01),
+        # SGLang finds the prompt only. It retracts A, the longer prompt, at once: A has 17 of 21
+        # tokens and comes back when B has ended, with 48 of its 65 tokens.
+        (21, Reserve(first=0.0, least=0.0, horizon=1), 0.27 + 0.017 + 3 * 0.01),
+    ],
+)
+def test_a_preempted_request_finds_what_is_left_of_its_prompt_and_its_output(
+    osl: int, reserve: Reserve | None, end: float
+) -> None:
+    # 8 blocks. Prompts of 3 and 2 blocks end at 80 ms, the first decode step takes another for
+    # each, the 17th one for A and none is left for B: 3 of its blocks are full, with one of output.
+    rows = trace(Row(isl=48, osl=osl), Row(isl=32, osl=20))
+    world = mixed(kv_blocks=9, token_budget=128, prefix_caching=True, reserve=reserve)
+    r = simulate(world, rows).requests
+    assert r.preemptions.sum() == 1
+    assert r.end_s.max() == pytest.approx(end, abs=1e-12)
 
 
 @pytest.mark.parametrize(

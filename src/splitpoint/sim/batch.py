@@ -12,13 +12,14 @@ from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadabl
 from splitpoint.sim.kernel import Rows, kernel
 from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
-from splitpoint.sim.prefix import hits, hold, idle_hits, matched, reusable
+from splitpoint.sim.prefix import hits, hold, idle_hits, matched, own_names, reusable, told_by
 from splitpoint.sim.reserve import giving_way, reserved, share_anew, share_falls, short_of_blocks
 from splitpoint.sim.seats import (
     LISTS,
     QUEUE,
     READY,
     RUNNING,
+    computed,
     decoder_blocks,
     decodes_here,
     expect,
@@ -154,6 +155,14 @@ def _preempt(s: Sim, ticket: int) -> None:
         rank.before -= t.computed if t.chunk > 0 else 0
         chain.unlink(s.filling, r, ticket)
     leave_seat(s, ticket)
+    if pool.recalls == 1:
+        # vLLM finds all of it again that is not evicted, SGLang the prompt.
+        tokens = computed(s, ticket)
+        if pool.reserving == 1:
+            tokens = min(tokens, s.requests[q].isl)
+        source = told_by(s, q)
+        own_names(s, r, source, tokens // pool.block)
+        name_blocks(s, ticket, source, tokens // pool.block)
     free_blocks(s, ticket, blocks)
     t.state = WAITING
     t.chunk = 0
@@ -328,7 +337,8 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     q = request_of(s, ticket)
     if rank.shut == 1 or (pool.stages > 1 and s.owed[ticket] == 1):
         return 0
-    found = hits(s, r, q, t.target)
+    source = told_by(s, q)
+    found = hits(s, r, source, t.target)
     if pool.host > 0:
         count = _missing(s, r, ticket)
         if count > 0:
@@ -343,12 +353,12 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     if pool.reserving == 1 and rank.running > 0:
         # One more, because SGLang admits what is less than it has, not what is as much.
         need += reserved(s, r, ticket) + 1
-    if not _fits(s, r, q, found, need):
+    if not _fits(s, r, source, found, need):
         # SGLang looks at its queue again when a running request has gone; not while prefilling.
         rank.shut = pool.reserving == 1 and pool.role != PREFILL and rank.running > 0
         return 0
     leave_queue(s, ticket)
-    hold(s, ticket, q, found)
+    hold(s, ticket, source, found)
     t.blocks = pool.full * found
     _begin(s, ticket, computed, chunk, first, now)
     return chunk
@@ -397,10 +407,10 @@ def _begin(s: Sim, ticket: int, computed: int, chunk: int, first: int, now: int)
 def _missing(s: Sim, r: int, ticket: int) -> int:
     """Blocks that a waiting request would get from host memory, after those in the pool."""
     t = s.tickets[ticket]
-    q = request_of(s, ticket)
-    most = reusable(s, r, q, t.target)
-    total = reloadable(s, r, q, most) - s.pools[s.ranks[r].pool].hybrid
-    return int(total - matched(s, r, q, most))
+    source = told_by(s, request_of(s, ticket))
+    most = reusable(s, r, source, t.target)
+    total = reloadable(s, r, source, most) - s.pools[s.ranks[r].pool].hybrid
+    return int(total - matched(s, r, source, most))
 
 
 @kernel
@@ -410,22 +420,22 @@ def _reload(s: Sim, r: int, ticket: int, count: int, now: int) -> int:
     t = s.tickets[ticket]
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
-    q = request_of(s, ticket)
-    found = matched(s, r, q, reusable(s, r, q, t.target))
-    if on_its_way(s, r, q, found, found + count):
+    source = told_by(s, request_of(s, ticket))
+    found = matched(s, r, source, reusable(s, r, source, t.target))
+    if on_its_way(s, r, source, found, found + count):
         return -1
     whole = held(pool, s.windows, t.target + pool.drafts, pool.in_flight)
-    if not _fits(s, r, q, found, whole - pool.full * found + rank.promised):
+    if not _fits(s, r, source, found, whole - pool.full * found + rank.promised):
         return 0
     leave_queue(s, ticket)
-    hold(s, ticket, q, found)
+    hold(s, ticket, source, found)
     take(s, r, pool.full * count)
     t.blocks = pool.full * (found + count)
     t.state = RELOADING
     rank.dirty = 1
     promise(s, ticket, whole - t.blocks)
     expect(s, ticket, whole - t.blocks, t.target - (found + count) * pool.block)
-    begin_reload(s, ticket, q, count, now)
+    begin_reload(s, ticket, source, count, now)
     return -1
 
 

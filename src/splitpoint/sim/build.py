@@ -82,7 +82,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         listed = np.flatnonzero(~is_next)
     ordered = listed[np.argsort(requests.arrive[listed], kind="stable")]
     flows = n if split else 0
-    reloads = tickets if naming.nodes and pools.host.any() else 0
+    reloads = tickets if pools.host.any() else 0
     rules.first_reload[0] = flows if reloads else NEVER
     link = world.link
     every = _with_tiers(pools, ranks) if reloads else ranks
@@ -90,6 +90,8 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     machines = int(ranks.machine.max()) + 1
     clock = _rows(CLOCK, 1)
     clock.gap[0] = 1
+    # Above all names that ids give.
+    clock.names[0] = naming.nodes * rules.id_tokens[0] + 1
     return Sim(
         rules=rules,
         clock=clock,
@@ -323,7 +325,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
         row.seats = _seats(pool)
         row.budget = pool.token_budget
         row.counts = pool.prefix_caching
-        row.caching = pool.prefix_caching and row.full > 0
+        row.caching = row.recalls = pool.prefix_caching and row.full > 0
         row.hybrid = any(g.kind == "state" for g in pool.groups)
         row.aligned = _aligned(pool)
         row.plain = curve.drafts == 0 and not sliding
@@ -632,9 +634,9 @@ def _room(pools: Rows, ranks: Rows, nodes: int, id_tokens: int) -> _Room:
     for rank in ranks:
         pool = pools[rank.pool]
         if nodes == 0:
-            pool.caching = pool.host = 0
+            pool.caching = 0
         pool.span = -(-id_tokens // pool.block)
-        most = int(rank.free) // max(1, int(pool.full)) if pool.caching else 0
+        most = int(rank.free) // max(1, int(pool.full)) if pool.recalls else 0
         width = 1 << (2 * most).bit_length()
         rank.segment_at = rank.segment_next = segments
         rank.index_at = slots

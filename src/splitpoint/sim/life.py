@@ -8,7 +8,7 @@ from splitpoint.sim.blocks import held
 from splitpoint.sim.handoff import release_source
 from splitpoint.sim.host import end_reload, name_blocks
 from splitpoint.sim.kernel import kernel
-from splitpoint.sim.prefix import hits
+from splitpoint.sim.prefix import hits, told_by
 from splitpoint.sim.router import PREFIX_AWARE, choose
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, expect, free_blocks, request_of
 from splitpoint.sim.state import (
@@ -121,8 +121,7 @@ def finish(s: Sim, q: int, ticket: int, now: int) -> None:
     rank = s.ranks[t.rank]
     pool = s.pools[rank.pool]
     if pool.caching == 1:
-        after = s.after[q]
-        source = after if after >= 0 else q
+        source = told_by(s, q)
         request = s.requests[q]
         full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
         name_blocks(s, ticket, source, full)
@@ -197,6 +196,6 @@ def reloaded(s: Sim, ticket: int, now: int) -> None:
     if s.requests[q].over == 1:
         drop(s, ticket)
         return
-    name_blocks(s, ticket, q, t.named + t.reloaded)
+    name_blocks(s, ticket, told_by(s, q), t.named + t.reloaded)
     t.state = RELOADED
     chain.append(s.places, LISTS * t.rank + READY, ticket)

@@ -33,17 +33,36 @@ def hits(s: Sim, r: int, source: int, target: int) -> int:
     its state is kept at the block before.
     """
     pool = s.pools[s.ranks[r].pool]
-    if pool.caching == 0:
+    if pool.recalls == 0:
         return 0
     return int(max(0, matched(s, r, source, reusable(s, r, source, target)) - pool.hybrid))
 
 
 @kernel
 def reusable(s: Sim, r: int, source: int, target: int) -> int:
-    """Blocks that a request that needs `target` tokens could take from a cache that has all."""
+    """Blocks that a request that needs `target` tokens could take from a cache that has all: those
+    that ids name, and those that a preemption has named for it."""
     pool = s.pools[s.ranks[r].pool]
-    named = s.cover[source] // pool.block
-    return int(min(named, (target - 1 + pool.hybrid) // pool.block))
+    most = (target - 1 + pool.hybrid) // pool.block
+    if s.requests[source].own == 0:
+        most = min(most, s.cover[source] // pool.block)
+    return int(most)
+
+
+@kernel
+def told_by(s: Sim, q: int) -> int:
+    """The request whose ids name what request `q` computes: the next turn of its session where
+    that one repeats its output, else itself."""
+    return int(s.after[q] if s.after[q] >= 0 else q)
+
+
+@kernel
+def own_names(s: Sim, r: int, source: int, count: int) -> None:
+    """Give request `source` names of its own for its blocks past its ids, up to block `count`."""
+    request = s.requests[source]
+    if request.own == 0 and count > s.cover[source] // s.pools[s.ranks[r].pool].block:
+        request.own = s.clock[0].names
+        s.clock[0].names += request.isl + request.osl
 
 
 @kernel

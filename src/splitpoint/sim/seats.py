@@ -8,8 +8,9 @@ block size; so the blocks that k steps need have a closed form.
 from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import ceil_div, give, held
 from splitpoint.sim.draws import ONE
+from splitpoint.sim.host import name_blocks
 from splitpoint.sim.kernel import kernel
-from splitpoint.sim.prefix import release
+from splitpoint.sim.prefix import release, told_by
 from splitpoint.sim.state import (
     DECODING,
     ENDING,
@@ -242,6 +243,15 @@ def free_blocks(s: Sim, ticket: int, blocks: int) -> None:
 
 
 @kernel
+def computed(s: Sim, ticket: int) -> int:
+    """Tokens of a running ticket in the cache: all that it has but the last that it generated."""
+    t = s.tickets[ticket]
+    if t.state == FILLING:
+        return int(t.computed)
+    return int(max(t.computed, s.requests[request_of(s, ticket)].isl + t.got - 1))
+
+
+@kernel
 def leave_queue(s: Sim, ticket: int) -> None:
     """Take a ticket out of its rank's waiting queue."""
     r = s.tickets[ticket].rank
@@ -270,6 +280,7 @@ def drop(s: Sim, ticket: int) -> None:
     """Remove a ticket, wherever it stands between steps, and all it holds."""
     t = s.tickets[ticket]
     rank = s.ranks[t.rank]
+    pool = s.pools[rank.pool]
     if t.state in (WAITING, REMOTE):
         leave_queue(s, ticket)
     elif t.state == FILLING:
@@ -285,6 +296,9 @@ def drop(s: Sim, ticket: int) -> None:
         empty_seat(s, t.rank)
     elif t.state in (LOADED, RELOADED):
         chain.unlink(s.places, LISTS * t.rank + READY, ticket)
+    if pool.caching == 1 and t.state in (FILLING, DECODING, ENDING):
+        source = told_by(s, request_of(s, ticket))
+        name_blocks(s, ticket, source, min(computed(s, ticket), s.cover[source]) // pool.block)
     free_blocks(s, ticket, t.blocks)
     promise(s, ticket, 0)
     rank.inbound -= t.inbound

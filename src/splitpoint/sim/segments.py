@@ -14,17 +14,21 @@ UNUSED = -1
 
 @kernel
 def node_at(s: Sim, r: int, source: int, j: int) -> int:
-    """The trie node in which block `j` of the prompt of request `source` ends."""
-    depth = ((j + 1) * s.pools[s.ranks[r].pool].block - 1) // s.rules[0].id_tokens
-    return int(s.name[s.name_start[source] + depth])
+    """The trie node in which block `j` of request `source` ends; past its ids one of its own."""
+    tokens = (j + 1) * s.pools[s.ranks[r].pool].block
+    if tokens > s.cover[source]:
+        return -1 - source
+    return int(s.name[s.name_start[source] + (tokens - 1) // s.rules[0].id_tokens])
 
 
 @kernel
 def block_name(s: Sim, r: int, source: int, j: int) -> int:
-    """A number for block `j` of the prompt of request `source`: equal numbers mean equal tokens
-    from the start of the prompt to the end of the block."""
+    """A number for block `j` of request `source`: equal numbers mean equal tokens from the start
+    of the prompt to the end of the block."""
     pool = s.pools[s.ranks[r].pool]
     tokens = s.rules[0].id_tokens
+    if (j + 1) * pool.block > s.cover[source]:
+        return int(s.requests[source].own + j)
     depth = ((j + 1) * pool.block - 1) // tokens
     node = s.name[s.name_start[source] + depth]
     return int(node * pool.span + j - depth * tokens // pool.block)

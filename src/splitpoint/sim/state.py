@@ -48,6 +48,7 @@ POOL = _columns(
     "seats",
     "budget",
     "caching",
+    "recalls",
     "counts",
     "aligned",
     "hybrid",
@@ -203,6 +204,7 @@ REQUEST = _columns(
     "outcome",
     "over",
     "barred",
+    "own",
 )
 TICKET = _columns(
     "rank",
@@ -267,6 +269,7 @@ CLOCK = _columns(
     "gap",
     "turn_prefill",
     "turn_decode",
+    "names",
 )
 
 
