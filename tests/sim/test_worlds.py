@@ -126,6 +126,18 @@ def test_interpreted_kernels_give_the_same_run() -> None:
     assert digests[0] == digests[1]
 
 
+def test_kernels_count_no_index_from_the_end_and_divide_by_no_zero() -> None:
+    path = os.pathsep.join(sys.path)
+    out = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "tests.sim.strict"],
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert out.stdout.strip() == "played"
+
+
 def printed(script: str, **environment: str) -> str:
     """What a fresh process prints."""
     path = os.pathsep.join(sys.path)

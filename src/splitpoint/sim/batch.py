@@ -5,11 +5,11 @@ input fits in the free blocks, the last admitted preempted when blocks run out (
 computed again), and nothing admitted in a step that preempted.
 """
 
+from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import held, take
 from splitpoint.sim.handoff import enqueue_remote
 from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
-from splitpoint.sim.kernel import Rows, kernel
 from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
 from splitpoint.sim.prefix import hits, hold, idle_hits, matched, own_names, reusable, told_by

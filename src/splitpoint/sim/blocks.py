@@ -6,8 +6,8 @@ among anonymous ones. Queue items are whole segments, their last block first: ea
 """
 
 from splitpoint.inputs.trace import Longs
+from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
-from splitpoint.sim.kernel import Rows, kernel
 from splitpoint.sim.segments import drop_segment, join_parent
 from splitpoint.sim.state import Sim
 

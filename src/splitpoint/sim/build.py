@@ -7,9 +7,9 @@ import numpy as np
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import LONGEST_S, Floats, Longs, Trace
+from splitpoint.native.kernel import Rows
 from splitpoint.sim.chain import chain
 from splitpoint.sim.draws import ONE, lots, rates
-from splitpoint.sim.kernel import Rows
 from splitpoint.sim.names import Names, names, next_turns
 from splitpoint.sim.router import ROUTINGS
 from splitpoint.sim.seats import LISTS

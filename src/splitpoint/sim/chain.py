@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.inputs.trace import Longs
-from splitpoint.sim.kernel import kernel
+from splitpoint.native.kernel import kernel
 
 
 class Chain(NamedTuple):

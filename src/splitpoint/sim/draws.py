@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
-from splitpoint.sim.arrays import Arrays
-from splitpoint.sim.kernel import entry
+from splitpoint.native.arrays import Arrays
+from splitpoint.native.kernel import entry
 
 ONE = 1 << 20
 DRAWN_AT_ONCE = 1 << 14

@@ -4,9 +4,9 @@ The prefill rank holds every block until the decode rank has all of them, so a d
 without room keeps the prefill side's memory (back-pressure).
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
 from splitpoint.sim.host import name_blocks
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import pin
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, free_blocks
 from splitpoint.sim.state import FLOWED, HELD, LOADED, OUT, REMOTE, Sim

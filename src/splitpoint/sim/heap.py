@@ -5,7 +5,7 @@ leave in order of item, so the order of events never depends on when they were i
 """
 
 from splitpoint.inputs.trace import Longs
-from splitpoint.sim.kernel import kernel
+from splitpoint.native.kernel import kernel
 
 
 @kernel

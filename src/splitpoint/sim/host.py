@@ -5,9 +5,9 @@ The tier of rank r is a row of its own behind the ranks: a pool that nothing run
 of idle blocks is their order of use. A ticket's twin there holds what the ticket reloads.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import take
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import hold, idle_hits, matched, register, release
 from splitpoint.sim.state import Sim
 

@@ -3,11 +3,11 @@
 A session's next turn arrives its think time after the turn before ended, whatever the outcome.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import held
 from splitpoint.sim.handoff import release_source
 from splitpoint.sim.host import end_reload, name_blocks
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import hits, told_by
 from splitpoint.sim.router import PREFIX_AWARE, choose
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, expect, free_blocks, request_of

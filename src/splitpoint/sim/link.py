@@ -7,9 +7,9 @@ ports, on the fullest port of its two machines. Work is counted in picoseconds a
 
 import numpy as np
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.chain import Chain
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.state import PICOS, Sim
 
 

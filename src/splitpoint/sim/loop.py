@@ -5,11 +5,11 @@ Every step computes at least one token of the oldest request of some rank, which
 preempted for a younger one; so the loop ends, or no event is left and the rest is unfinished.
 """
 
+from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import schedule, schedule_decodes, schedule_prefills
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
-from splitpoint.sim.kernel import Rows, entry, kernel
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.reserve import share_falls

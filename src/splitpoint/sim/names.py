@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.inputs.trace import Ints, Longs
-from splitpoint.sim.arrays import Arrays
-from splitpoint.sim.kernel import Rows, entry
+from splitpoint.native.arrays import Arrays
+from splitpoint.native.kernel import Rows, entry
 
 UNSEEN = -2
 NUMBERS = np.dtype([(name, np.int64) for name in ("tokens", "width", "nodes")], align=True)

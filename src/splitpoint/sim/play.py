@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs, Trace
+from splitpoint.native.kernel import Rows
 from splitpoint.run import Instances, Ints, Requests, Run, Series
 from splitpoint.sim.build import ROWS_AT_ONCE, build, front
-from splitpoint.sim.kernel import Rows
 from splitpoint.sim.loop import run
 from splitpoint.sim.state import INFEASIBLE, PICOS, UNFINISHED, Sim
 from splitpoint.sim.world import World

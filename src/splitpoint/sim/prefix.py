@@ -4,8 +4,8 @@ A ticket holds a leading run of named blocks: the segment they end in and all it
 are given back last first, so the cached blocks of a prompt are a leading run on every rank too.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim.blocks import claim, give, park
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.segments import add_segment, find_segment, parting, split
 from splitpoint.sim.state import Sim
 

@@ -4,9 +4,9 @@ generate, which falls while decodes find their blocks and is set anew when one m
 Shares are counted in units of 2^-20, so that k steps taken at once equal k single ones.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim.blocks import ceil_div
 from splitpoint.sim.draws import ONE
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.seats import (
     LISTS,
     RUNNING,

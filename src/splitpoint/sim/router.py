@@ -6,9 +6,9 @@ events; `prefix_approx` knows of caches only what it sent where. Ties go to the 
 requests, then to the first.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import hits
 from splitpoint.sim.state import NEVER, Sim
 from splitpoint.sim.steps import observe

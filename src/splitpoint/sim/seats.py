@@ -5,11 +5,11 @@ at which they end, and a ring that counts who crosses into a new block at which 
 block size; so the blocks that k steps need have a closed form.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import ceil_div, give, held
 from splitpoint.sim.draws import ONE
 from splitpoint.sim.host import name_blocks
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.prefix import release, told_by
 from splitpoint.sim.state import (
     DECODING,

@@ -5,8 +5,8 @@ none, so what happens to a thousand blocks happens to a few rows. A segment is s
 requests part, grows with its only holder, and is joined with what follows it. Row 0 is none.
 """
 
+from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
-from splitpoint.sim.kernel import kernel
 from splitpoint.sim.state import Sim
 
 UNUSED = -1

@@ -5,7 +5,7 @@ between two multiples of the gap only the last is kept, timed at the later one: 
 keeping the first change after a pause would favour pauses.
 """
 
-from splitpoint.sim.kernel import kernel
+from splitpoint.native.kernel import kernel
 from splitpoint.sim.state import NEVER, Sim
 
 WIDTH = 7

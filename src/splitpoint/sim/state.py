@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
-from splitpoint.sim.arrays import Arrays
+from splitpoint.native.arrays import Arrays
+from splitpoint.native.kernel import Rows
 from splitpoint.sim.chain import Chain
-from splitpoint.sim.kernel import Rows
 
 NEVER = np.iinfo(np.int64).max
 PICOS = 10**12

@@ -5,9 +5,9 @@ slowest rank counting, so one rank without drafts has a closed form; ranks in lo
 steps are summed one by one, still without looking at any request.
 """
 
+from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import heap
 from splitpoint.sim.blocks import take
-from splitpoint.sim.kernel import Rows, kernel
 from splitpoint.sim.seats import growth
 from splitpoint.sim.state import Sim
 

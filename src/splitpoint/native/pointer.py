@@ -17,7 +17,7 @@ from numba.core.typing.templates import AttributeTemplate, infer_getattr
 from numba.extending import typeof_impl
 from numba.np.arrayobj import populate_array
 
-from splitpoint.sim.arrays import Arrays
+from splitpoint.native.arrays import Arrays
 
 WORD = ir.IntType(64)
 

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from splitpoint.inputs.trace import Longs
+Longs = NDArray[np.int64]
 
 
 class Arrays:

@@ -11,15 +11,17 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
+import llvmlite.binding as llvm
 import numba
 from numba import types
 from numba.core import typed_passes, untyped_passes
 from numba.core.codegen import CPUCodeLibrary
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import FunctionPass, PassManager, register_pass
+from numba.np import arrayobj
 
-from splitpoint.sim import pointer  # noqa: F401 (teaches numba what arrays are)
-from splitpoint.sim.arrays import Arrays
+from splitpoint.native import pointer  # noqa: F401 (teaches numba what arrays are)
+from splitpoint.native.arrays import Arrays
 
 
 class _Unbound:
@@ -50,17 +52,31 @@ class Collected(CPUCodeLibrary):  # type: ignore[misc]
         self._ensure_finalized()
         return 0
 
-    def program(self) -> bytes:
-        """This function and all it calls, linked, optimised and compiled to an object file."""
+    def program(self, symbol: str, name: str) -> bytes:
+        """This function and all it calls as an object file, in which it is called `name`."""
         for library in dict.fromkeys(_reached(self._linking_libraries)):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
+        # What nobody else can call need not be kept where it is inlined.
+        for function in self._final_module.functions:
+            if function.name == symbol:
+                function.name = name
+            elif not function.is_declaration:
+                function.linkage = "internal"
         # Kernels have nothing to vectorise: measured, the loop is as fast and compiles faster.
         passes, builder = self._codegen._module_pass_manager(
             opt=2, loop_vectorize=False, slp_vectorize=False
         )
         passes.run(self._final_module, builder)
         self._final_module.verify()
-        code: bytes = self._codegen._tm.emit_object(self._final_module)
+        # Code that may lie anywhere, as a linker wants it; its calls are shorter than numba's.
+        machine = llvm.Target.from_default_triple().create_target_machine(
+            cpu=llvm.get_host_cpu_name(),
+            features=llvm.get_host_cpu_features().flatten(),
+            opt=2,
+            reloc="pic",
+            codemodel="small",
+        )
+        code: bytes = machine.emit_object(self._final_module)
         return code
 
 
@@ -122,8 +138,13 @@ class InnerCompiler(CompilerBase):  # type: ignore[misc]
 
 def inner(function: Callable[..., Any]) -> Any:
     """A function whose code is only collected, once for all constants that it is called with."""
+    # Divisors are never 0: a test of each, and of each call for an exception, takes a sixth too.
     dispatcher = numba.njit(
-        pipeline_class=InnerCompiler, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True
+        pipeline_class=InnerCompiler,
+        error_model="numpy",
+        _nrt=False,
+        no_cpython_wrapper=True,
+        no_cfunc_wrapper=True,
     )(function)
     template = dispatcher.get_call_template
 
@@ -134,28 +155,36 @@ def inner(function: Callable[..., Any]) -> Any:
     return dispatcher
 
 
-def compiled(function: Callable[..., None], arrays: Arrays) -> bytes:
-    """The symbol of an entry for such arrays, a newline, and its program as an object file."""
+def compiled(function: Callable[..., None], name: str, arrays: Arrays) -> bytes:
+    """The program of an entry for such arrays as an object file, in which it is called `name`."""
     dispatcher = inner(function)
     with _hurried(dispatcher.targetdescr.target_context):
         dispatcher.compile((numba.typeof(arrays),))
         result = next(iter(dispatcher.overloads.values()))
-        machine_code: bytes = result.library.program()
-    symbol: str = result.fndesc.llvm_func_name
-    return symbol.encode() + b"\n" + machine_code
+        machine_code: bytes = result.library.program(result.fndesc.llvm_func_name, name)
+    return machine_code
+
+
+def _index(context: Any, builder: Any, kind: Any, index: Any, size: Any) -> Any:
+    """An index as it stands."""
+    return context.cast(builder, index, kind, types.intp)
 
 
 @contextmanager
 def _hurried(context: Any) -> Iterator[None]:
     """Without two habits of numba that take a third of the time (measured): it parses a module to
     learn the size of a type, each time anew; and it makes millions of objects that live until it
-    ends, which are looked through for cycles again and again."""
+    ends, which are looked through for cycles again and again. And without a third, which takes a
+    sixth of the loop: it lets every index count from the end. Kernels have none below 0 (a test
+    runs them with bounds checked)."""
     collecting = gc.isenabled()
     gc.disable()
     context.get_abi_sizeof = cache(context.get_abi_sizeof)
+    from_the_end, arrayobj.fix_integer_index = arrayobj.fix_integer_index, _index
     try:
         yield
     finally:
+        arrayobj.fix_integer_index = from_the_end
         del context.get_abi_sizeof
         if collecting:
             gc.enable()
