@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs, Trace
-from splitpoint.native.kernel import Rows
+from splitpoint.native import lines
+from splitpoint.native.kernel import INTERPRETED, Rows
 from splitpoint.run import Instances, Ints, Requests, Run, Series
 from splitpoint.sim.build import ROWS_AT_ONCE, build, front
 from splitpoint.sim.loop import run
@@ -29,6 +30,8 @@ def play(
 ) -> Run:
     """Simulate; `leaps` False takes every step on its own, with the same result."""
     closed = closed_loop and trace.closed
+    if not (run.kept or INTERPRETED):
+        lines.prepare()  # where a compiler is at work, the reader of traces gets its code too
     s = build(world, trace, seed, closed, leaps)
     run(s)
     requests = _requests(s, trace, world)

@@ -334,10 +334,15 @@ def extended(ids: "array[int]", more: list[int], where: str) -> None:
         ids.extend(block - 2**64 if block >= 2**63 else block for block in more)
 
 
+def have_room(ids: "array[int]", more: int) -> bool:
+    """Whether so many more ids are within the bound on all ids of a trace."""
+    return len(ids) + more <= MAX_IDS
+
+
 def extended_by_rows(ids: "array[int]", rows: list[list[int]], lines: Lines) -> None:
     """Append the ids of many rows as `extended` does; `lines` are where they stand."""
     count = sum(map(len, rows))
-    if len(ids) + count <= MAX_IDS:
+    if have_room(ids, count):
         with suppress(OverflowError):
             append(ids, itertools.chain.from_iterable(rows), count)
             return

@@ -9,7 +9,7 @@ and such a trace is a closed loop.
 
 import itertools
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -18,6 +18,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Ints, Longs, Trace, dense, turns_of
 from splitpoint.inputs.traces.columns import (
     MAX_SECONDS,
+    MAX_TOKENS,
     Identities,
     Lines,
     Seconds,
@@ -29,13 +30,17 @@ from splitpoint.inputs.traces.columns import (
     extended_by_rows,
     fitting_block,
     floats,
+    have_room,
     ints,
     longs,
 )
+from splitpoint.native.lines import Numbers, numbers, scan
 
 # Published: Mooncake's open traces (kvcache-ai/Mooncake, FAST'25, Apache-2.0).
 BLOCK_TOKENS = 512
 PER_MS = 1e-3
+# The usual line; some writers put no spaces.
+FORM = b'{"timestamp": #, "input_length": #, "output_length": #, "hash_ids": [#]}\n'
 NO_SESSION, NO_PAUSE = array("q", [-1]), array("d", [0.0])
 SOURCE = "Mooncake trace format (kvcache-ai/Mooncake)"
 
@@ -60,8 +65,20 @@ def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> 
     numbers: dict[str | int, int] = {}
     clock: dict[int, float] = {}
     delays = 0
-    places: list[int] = []
+    places: list[Sequence[int]] = []
     for part in lines:
+        read = plain(part) if scan.kept else None
+        if read is not None and within_bounds(read) and have_room(ids, read.found[1]):
+            many = len(read.counts)
+            arrive.frombytes(read.columns[0].astype(np.float64).tobytes())
+            isl.frombytes(read.columns[1].astype(np.int32).tobytes())
+            osl.frombytes(read.columns[2].astype(np.int32).tobytes())
+            session.extend(NO_SESSION * many)
+            think.extend(NO_PAUSE * many)
+            counts.frombytes(read.counts.tobytes())
+            ids.frombytes(read.listed[: read.found[1]].tobytes())
+            places.append(part.numbers)
+            continue
         taken, rows = decoded_lines(decoder, part)
         times = [row.timestamp for row in rows]
         keys = [row.session_id for row in rows]
@@ -86,10 +103,11 @@ def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> 
         blocks = [row.hash_ids for row in rows]
         append(counts, map(len, blocks), count)
         extended_by_rows(ids, blocks, taken)
-        places.extend(taken.numbers)
+        places.append(taken.numbers)
     tokens = ints(isl)
     named = len(numbers) > 0
-    identities = identities_of(tokens, longs(ids), longs(counts), places, path)
+    numbered = itertools.chain.from_iterable(places)
+    identities = identities_of(tokens, longs(ids), longs(counts), numbered, path)
     # Requests outside any named session are sessions of their own.
     owner = np.array(session)
     owner[owner < 0] = len(numbers) + np.flatnonzero(owner < 0)
@@ -111,6 +129,19 @@ def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> 
     return msgspec.structs.replace(trace, session=chained, turn=turns_of(chained))
 
 
+def plain(lines: Lines) -> Numbers | None:
+    """The columns of lines that all are of the usual form, None if one is not."""
+    text = lines.text.encode() + b"\n"
+    form = FORM if text.startswith(FORM[: FORM.index(b"#")]) else FORM.replace(b" ", b"")
+    return numbers(text, form, len(lines.numbers))
+
+
+def within_bounds(read: Numbers) -> bool:
+    """Whether the JSON reader would take these times and lengths too."""
+    times, lengths = read.columns[0], read.columns[1:]
+    return bool(times.max() <= MAX_SECONDS and 1 <= lengths.min() <= lengths.max() <= MAX_TOKENS)
+
+
 def moment(row: Request, before: float | None, lines: Lines, place: int) -> float:
     """When a request arrives, in milliseconds; `before`: when the turn before it did."""
     if row.timestamp is not None:
@@ -122,7 +153,7 @@ def moment(row: Request, before: float | None, lines: Lines, place: int) -> floa
 
 
 def identities_of(
-    isl: Ints, ids: Longs, counts: Longs, lines: Sequence[int], path: str, usual: int = BLOCK_TOKENS
+    isl: Ints, ids: Longs, counts: Longs, lines: Iterable[int], path: str, usual: int = BLOCK_TOKENS
 ) -> Identities | None:
     """The ids with their block size found, None where the file has none."""
     if not len(ids):
@@ -133,7 +164,8 @@ def identities_of(
         odd = int(np.flatnonzero((counts > 0) & (counts != needed) & (counts != isl // usual))[0])
         what = f"hash_ids: {counts[odd]} ids for {isl[odd]} tokens"
         hint = f"{needed[odd]} ids of {usual} tokens; no other block size fits all lines either"
-        raise PlanError(f"{path}: line {lines[odd]}", what, hint)
+        line = next(itertools.islice(lines, odd, None))
+        raise PlanError(f"{path}: line {line}", what, hint)
     return completed(isl, ids, counts, block, path)
 
 
