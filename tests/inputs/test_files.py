@@ -378,6 +378,21 @@ def test_a_bad_line_is_named_by_its_number(tmp_path: Path) -> None:
         list(files.open_text(path, max_line=100))
 
 
+@pytest.mark.parametrize("end", [b"", b"\n"])
+@pytest.mark.parametrize("before", range(12))
+def test_a_bad_line_is_named_wherever_the_parts_of_its_file_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int, end: bytes
+) -> None:
+    monkeypatch.setattr(files, "CHUNK", 7)
+    good = b"".join(b"x" * (i % 5) + b"\n" for i in range(before))
+    path = write(tmp_path, "a.csv", good + b"ab\xff" + end)
+    with pytest.raises(PlanError, match=rf"line {before + 1}: byte 3 is not UTF-8"):
+        list(files.open_text(path))
+    path = write(tmp_path, "b.csv", good + b"x" * 30 + end)
+    with pytest.raises(PlanError, match=rf"line {before + 1}: is longer than 20 bytes"):
+        list(files.open_text(path, max_line=20))
+
+
 def test_a_text_past_the_given_bytes_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path, "a.csv", b"x\n" * 100)
     with pytest.raises(PlanError, match="is larger than"):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs.files import line_ends
 from splitpoint.inputs.trace import (
     NO_IDENTITY,
     Floats,
@@ -264,7 +265,7 @@ def gathered(parts: Iterable[str], path: str) -> Iterator[Lines]:
     """The lines of a file, some at once; too many of them are refused."""
     number = 1
     for text in itertools.chain.from_iterable(map(pieces, parts)):
-        numbers = range(number, number + text.count("\n") + 1)
+        numbers = range(number, number + line_ends(text.encode()) + 1)
         number = numbers.stop
         if number > MAX_ROWS + 1:
             where = f"{path}: line {MAX_ROWS + 1}"
