@@ -22,6 +22,7 @@ from splitpoint.inputs.engine import Engine, EngineName, KvDtype
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Dtype, Model
 from splitpoint.record import Record
+from splitpoint.timing.drafts import PRINTED
 
 Statistic = Literal["mean", "median"]
 Mode = Literal["agg", "PD"]
@@ -79,6 +80,10 @@ NVFP4 = {
 }
 # benchmark_serving.py draws both lengths evenly from 0.8 to 1.0 of the nominal.
 INFERENCEX_SPREAD = 0.8
+# Acceptance of each draft under InferenceX's prompts, random tokens behind the chat template
+# (--use-chat-template in its scripts with MTP and in sa-bench): DeepSeek-R1's as published (see
+# `drafts.PRINTED`; 3.55 tokens a step without the template). Assumed: Qwen3.5's are as often.
+RANDOM_TEXT = PRINTED["deepseek-r1"].rates
 
 
 class Hold(Record, frozen=True, kw_only=True):
@@ -239,7 +244,7 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         topology, replicas = _mixed_instance(row, concurrency, own=own)
         drafts = 0 if own else _drafted(engine, load, topology)
         settings = _own_settings(engine, load) if own else _settings(engine, load, topology)
-        settings = replace(settings, drafts=drafts)
+        settings = _drafting(settings, load, drafts)
         deployment = Deployment(
             pools=(Pool(role="mixed", topology=topology, replicas=replicas, engine=settings),),
             routing="least_requests",
@@ -365,11 +370,14 @@ def _split(
         if not replicas:
             raise PlanError(f"{role}_num_workers", "is not stated", "a row that states it")
         settings = _split_settings(engine, load, topology, role, listed)
+        if drafts and load.gpu.startswith("MI"):
+            # Spec v2 is in none of the flags of models.yaml, see `_drafting`.
+            settings = replace(settings, async_scheduling=False)
         return Pool(
             role=role,
             topology=topology,
             replicas=replicas,
-            engine=replace(settings, drafts=drafts),
+            engine=replace(settings, drafts=drafts, acceptance=RANDOM_TEXT[:drafts]),
         )
 
     # Dynamo deals requests out in turn (its frontend's default); of the routers before AMD's
@@ -570,7 +578,37 @@ def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
 
 
 def _two_steps(engine: EngineName, load: _Load) -> bool:
-    return (engine, load.gpu, load.precision) == ("sglang", "B200", "fp8")
+    """dsr1_fp{4,8}_b200_mtp.sh and dsr1_fp8_b300_mtp.sh; AMD's leave SGLang its default of 3."""
+    return engine == "sglang" and load.gpu in ("B200", "B300")
+
+
+def _drafting(settings: Engine, load: _Load, drafts: int) -> Engine:
+    """An aggregated server's settings with drafts: dsr1_*_mtp.sh, dsr1_*_trt_mtp.sh and
+    qwen3.5_fp8_b200_mtp.sh.
+
+    SGLang before 0.5.11 schedules step by step with drafts unless SGLANG_ENABLE_SPEC_V2 is set
+    (server_args.py of 0.5.6, 0.5.9, 0.5.10); these scripts set it, but do not export it.
+    """
+    if not drafts:
+        return settings
+    settings = replace(settings, drafts=drafts, acceptance=RANDOM_TEXT[:drafts])
+    if settings.name == "trtllm":
+        seqs = settings.max_seqs or load.concurrency
+        budget = -(-((1 + drafts) * seqs + load.isl + 64) // 64) * 64
+        graph = {"H200": 128}.get(load.gpu, 256 if load.precision == "fp8" else 512)
+        return replace(settings, batched_tokens=budget, max_graph=graph)
+    settings = replace(settings, async_scheduling=False)
+    if "Qwen3.5" in load.model:
+        users = load.concurrency
+        return replace(
+            settings, utilization=0.8, state_dtype="bf16", max_seqs=users, max_graph=users
+        )
+    if load.gpu.startswith("MI"):
+        seqs = 4 * load.concurrency
+        return replace(settings, batched_tokens=196608, max_seqs=seqs, max_graph=seqs)
+    if load.gpu in ("B200", "B300"):
+        return replace(settings, batched_tokens=16384, max_seqs=512, max_graph=512)
+    return settings
 
 
 def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
@@ -661,7 +699,7 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
     disagg = row["disagg"] == "True"
     # EAGLE with 3 steps and one branch, or num_nextn_predict_layers 3 (assumed where no recipe
     # says otherwise); on TensorRT-LLM 1 with data-parallel attention (nvidia-master.yaml); SGLang's
-    # recipes of split deployments and dsr1_fp8_b200_mtp.sh take 2 steps.
+    # recipes of split deployments take 2 steps, and have its overlapped schedule (spec v2).
     single = engine == "trtllm" and not disagg and row["decode_dp_attention"] == "True"
     double = row["framework"] == "dynamo-sglang" if disagg else _two_steps(engine, load)
     steps = 1 if single else 2 if double else 3
@@ -690,7 +728,7 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
         deployment = _split(engine, load, side("prefill"), side("decode"), drafts=drafts)
     else:
         topology, _ = side("decode")
-        settings = replace(_settings(engine, load, topology), drafts=drafts)
+        settings = _drafting(_settings(engine, load, topology), load, drafts)
         deployment = Deployment(
             pools=(Pool(role="mixed", topology=topology, replicas=1, engine=settings),),
             routing="least_requests",
