@@ -81,7 +81,7 @@ NETWORKS: dict[Network, NetworkSpeed] = {
         share=0.25,
         latency=0.3e-3,
         per_descriptor=2.3e-6,
-        origin="measured by a user: 15.9 GB/s of a Gen 5 port by NCCL (LLMServingSim "
+        origin="published: 15.9 GB/s of a Gen 5 port measured by NCCL (LLMServingSim "
         "profiler/perf/RTXPRO6000/hardware.yaml of 2026-09-08); a piece assumed as pcie",
     ),
     "ib": NetworkSpeed(share=0.97, latency=0.5e-3, per_descriptor=0.5e-6, origin=_RDMA),
