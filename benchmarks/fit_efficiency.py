@@ -47,6 +47,7 @@ START = {
     "serial": (1e-10, 1e-16, 1e-7),
     "sharpness": (2.0, 1.0, 6.0),
     "buffers": (0.5, 1e-3, 3.0),
+    "held": (1e-8, 1e-11, 2e-6),
     "whole_128": (0.3, 1e-3, 0.5),
     "whole_256": (0.3, 1e-3, 0.5),
 }
@@ -67,7 +68,7 @@ WALK = ("compute", "memory", "launch", "pad_rows", "serial", "sharpness")
 PREFILL = ("compute", "memory", "launch", "serial")
 FREE: dict[Kind, tuple[str, ...]] = {
     "gemm": (*PRODUCT, "whole_128", "whole_256"),
-    "experts": (*PRODUCT, "buffers"),
+    "experts": (*PRODUCT, "buffers", "held"),
     "prefill_attention": PREFILL,
     "prefill_latent": PREFILL,
     "prefill_sparse": PREFILL,

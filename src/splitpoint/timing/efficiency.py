@@ -1,9 +1,9 @@
 """How much of a GPU's roofline each kind of operator reaches: surfaces with few coefficients.
 
-seconds = launch + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak x compute) x padding,
-moving m = bytes / (bandwidth x memory) x starving, and what neither sees d = serial x depth, each
-times the bends of its shape and never under the roofline. Coefficients lie in facts/efficiency,
-each with its origin; a GPU without a file of its own takes its architecture's and is marked so.
+seconds = launch + held x experts + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak x
+compute) x padding, moving m = bytes / (bandwidth x memory) x starving, and what neither sees d =
+serial x depth, each times the bends of its shape and never under the roofline. Coefficients lie in
+facts/efficiency, each with its origin; a GPU without a file takes its architecture's and says so.
 """
 
 from functools import cache
@@ -47,6 +47,7 @@ class Surface(Record, frozen=True, kw_only=True):
     draw half of the bandwidth (starving: 1 + half_parallel / parallel).
     `serial`: seconds per unit of depth that one tile takes whatever the rest. `sharpness`: of the
     bend between the bounds. `buffers`: share of the operator's buffer bytes that this kernel moves.
+    `held`: seconds for each expert on the rank, reached or not, beside the launch.
     `whole_128`, `whole_256`: shares of the work done in whole tiles of so many rows, which counts
     a last tile as full. `launch`: seconds. `error_median` and `error_p90`: relative errors on
     `samples` measured rows that the fit did not see.
@@ -63,6 +64,7 @@ class Surface(Record, frozen=True, kw_only=True):
     serial: float = 0.0
     sharpness: float = 4.0
     buffers: float = 0.0
+    held: float = 0.0
     whole_128: float = 0.0
     whole_256: float = 0.0
     bends: tuple[Bend, ...] = ()
@@ -156,7 +158,7 @@ def bent_seconds(
     memory = np.maximum(move / found.memory * starved * work, move)
     memory = memory + found.buffers * operator.buffers / bandwidth * work
     serial = found.serial * operator.depth * work
-    first = found.launch * launch
+    first = found.launch * launch + found.held * operator.held
     if found.sharpness == 1.0:
         return np.asarray(first + compute + memory + serial)
     # Scaled by the largest bound, so that powers neither overflow nor vanish.

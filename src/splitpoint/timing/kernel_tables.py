@@ -159,9 +159,8 @@ def experts(rows: pd.DataFrame, dtype: Dtype) -> Operator:
     )
     pairs = new * topk / ep
     reached = np.minimum(count / ep, pairs)
-    return grouped(
-        pairs, new * topk, reached, hidden, inter / tp, 2, Stored(dtype=dtype, bytes=STORED[dtype])
-    )
+    by = Stored(dtype=dtype, bytes=STORED[dtype])
+    return grouped(pairs, new * topk, reached, count / ep, hidden, inter / tp, 2, by)
 
 
 def prefill_attention(rows: pd.DataFrame, dtype: Dtype) -> Operator:
@@ -637,7 +636,7 @@ def _batch(like: Array, **counts: Array) -> Batch:
 
 def take(operator: Operator, chosen: NDArray[np.bool_]) -> Operator:
     """The operator at the chosen ones of its shapes."""
-    fields = ("flops", "bytes", "rows", "parallel", "depth", "width", "buffers")
+    fields = ("flops", "bytes", "rows", "parallel", "depth", "width", "buffers", "held")
     return msgspec.structs.replace(
         operator,
         **{name: np.broadcast_to(getattr(operator, name), chosen.shape)[chosen] for name in fields},

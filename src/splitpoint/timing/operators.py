@@ -103,6 +103,7 @@ class Operator(Record, frozen=True, kw_only=True):
     `parallel` pieces that fill the GPU (columns, heads x sequences), `depth`: the length of the
     sum inside one tile of a product, the exponentials of an attention, and `width`: numbers a head.
     `buffers`: bytes of intermediate results that some kernels pass through memory, others not.
+    `held`: experts on the rank, which some kernels walk though few of them have a token.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Operator(Record, frozen=True, kw_only=True):
     depth: Array | float = 0.0
     width: Array | float = 1.0
     buffers: Array | float = 0.0
+    held: Array | float = 0.0
     count: int = 1
 
 
@@ -732,12 +734,13 @@ def grouped(
     pairs: Array,
     listed: Array,
     reached: Array,
+    held: float | Array,
     dim: float | Array,
     width: float | Array,
     matrices: int,
     by: Stored,
 ) -> Operator:
-    """Grouped products of (token, expert) `pairs` over the `reached` experts of one rank:
+    """Grouped products of (token, expert) `pairs` over `reached` of the `held` experts of a rank:
     2 x pairs x dim x width x (matrices in + 1 out) FLOPs, each reached expert read once.
     `listed` pairs have rows in the buffers between the products and before the sum over a token's
     experts, be they computed here or elsewhere.
@@ -759,6 +762,7 @@ def grouped(
         parallel=reached * width,
         depth=dim,
         width=width,
+        held=held,
     )
 
 
@@ -780,7 +784,7 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
     pairs = routed * ffn.active
     reached = touched(ffn.count, ffn.active, routed)
     width = ffn.width / (topology.tp * topology.dp)
-    listed = pairs
+    listed, held = pairs, ffn.count / topology.ep
     if topology.ep > 1:
         pairs = pairs / topology.ep * imbalance(pairs, topology.ep)
         reached = np.minimum(busiest(ffn.count, reached, topology.ep), np.maximum(pairs, 1e-9))
@@ -794,7 +798,7 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
     result = [
         matmul("experts.router", new, model.hidden, ffn.count, BF16),
         vector("experts.route", new * ffn.count + pairs * dim, 3),
-        grouped(pairs, listed, reached, dim, width, matrices, stored(dtype, model.weights)),
+        grouped(pairs, listed, reached, held, dim, width, matrices, stored(dtype, model.weights)),
     ]
     if ffn.latent_dim is not None:
         result += [
