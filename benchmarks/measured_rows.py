@@ -510,7 +510,13 @@ def _released(load: _Load) -> dict[str, object]:
 
 
 def _defaults(engine: EngineName, load: _Load) -> Engine:
-    return Engine(name=engine, prefix_caching=False, max_len=load.isl + load.osl + 64)
+    settings = Engine(name=engine, prefix_caching=False, max_len=load.isl + load.osl + 64)
+    if engine != "sglang":
+        return settings
+    # Of the nightly images only those of April 2026 are later than 0.5.9.
+    old = load.version.startswith("nightly") and "202604" not in load.version
+    release = re.match(r"\d+\.\d+\.\d+", "0.5.9" if old else load.version)
+    return replace(settings, version=release[0]) if release else settings
 
 
 def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
@@ -529,6 +535,7 @@ def _settings(engine: EngineName, load: _Load, topology: Topology) -> Engine:
         batched_tokens=chosen.batched_tokens,
         max_seqs=max(chosen.max_seqs or ranked, 1),
         max_graph=chosen.max_graph,
+        state_dtype="bf16" if engine == "sglang" and _later(load) else "auto",
         balance_steps=_balance(load) if engine == "trtllm" and topology.dp > 1 else 0,
         # trtllm_mla, trtllm_mha and nsa page by 64 tokens, and where SGLang pages by 1 it moves
         # neighbouring pages as one piece.
@@ -560,12 +567,13 @@ def _drafted(engine: EngineName, load: _Load, topology: Topology) -> int:
     InferenceX serves DeepSeek-R1 on TensorRT-LLM from image 1.2.0rc6.post3 with MTP and from
     .post2 without (nvidia-master.yaml, early 2026); 1.1.0rc2.post2 ran both, at loads that
     overlap: only those that the list without MTP lacks are known to draft. MTP is 3 tokens, 1
-    with data-parallel attention (the same file). Qwen3.5 in FP8 ran on SGLang and B200 over TP4
-    EP4 and TP8 without MTP, and over TP4 EP1 only with it (its pull requests 804 and 897).
+    with data-parallel attention (the same file). Qwen3.5 in FP8 ran on SGLang 0.5.9 and B200 over
+    TP4 EP4 and TP8 without MTP, and over TP4 EP1 only with it (its pull requests 804 and 897);
+    assumed: on B300 too.
     """
     if engine == "sglang" and "Qwen3.5" in load.model:
-        ran = (load.gpu, load.precision, topology.tp, topology.dp, topology.ep)
-        return 3 if ran == ("B200", "fp8", 4, 1, 1) else 0
+        ran = (load.version, load.precision, topology.tp, topology.dp, topology.ep)
+        return 3 if ran == ("0.5.9", "fp8", 4, 1, 1) and load.gpu in ("B200", "B300") else 0
     if engine != "trtllm" or "DeepSeek" not in load.model:
         return 0
     drafts = 1 if topology.dp > 1 else 3
@@ -612,11 +620,11 @@ def _drafting(settings: Engine, load: _Load, drafts: int) -> Engine:
 
 
 def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
-    """dsr1_fp{4,8}_b200.sh and qwen3.5_*_b200.sh poll rarely; 70b_*_trt_slurm.sh and
+    """dsr1_fp{4,8}_b200.sh and qwen3.5_*_b{2,3}00.sh poll rarely; 70b_*_trt_slurm.sh and
     dsr1_fp8_b200_trt.sh wait for a batch."""
     short = load.isl == load.osl == 1024
     if engine == "sglang" and load.gpu in ("B200", "B300") and "GLM" not in load.model:
-        return Hold(polls=30 if load.concurrency >= 16 else 10)
+        return Hold(polls=30 if load.concurrency >= 16 and not _later(load) else 10)
     if engine == "trtllm" and short and "Llama" in load.model and topology.tp < 8:
         return Hold(waits=20, share=0.9)
     if (engine, load.gpu, load.precision) == ("trtllm", "B200", "fp8") and short:
@@ -634,15 +642,23 @@ class _Settings(NamedTuple):
     max_graph: int | None = None
 
 
+def _later(load: _Load) -> bool:
+    """Whether qwen3.5_fp8_b300.sh served a row; those of SGLang 0.5.9 are taken for the B200's."""
+    return "Qwen3.5" in load.model and load.gpu == "B300" and load.version != "0.5.9"
+
+
 def _sglang(load: _Load, topology: Topology) -> _Settings:
-    """dsr1_fp8_{b200,h200}.sh, dsr1_fp4_b200.sh, glm5_fp8_b200.sh, qwen3.5_*_b200.sh."""
+    """dsr1_fp8_{b200,h200}.sh, dsr1_fp4_b200.sh, glm5_fp8_b200.sh, qwen3.5_*_b{2,3}00.sh."""
     if load.split and load.gpu.startswith("G"):
         # recipes of GB200 and GB300 in the same repository: --mem-fraction-static 0.95.
         return _Settings("fp8", 0.95, 24576)
     if "GLM" in load.model:
         return _Settings("fp8", 0.85, 32768)
     if "Qwen3.5" in load.model:
-        return _Settings("auto" if load.precision == "bf16" else "fp8", 0.82, 32768, 128)
+        kv: KvDtype = "auto" if load.precision == "bf16" else "fp8"
+        if _later(load):
+            return _Settings(kv, 0.8, 16384, None, load.concurrency)
+        return _Settings(kv, 0.82, 32768, 128)
     if load.gpu == "H200":
         seqs = 512 if load.isl == load.osl == 1024 else 256
         return _Settings("auto", 0.82, 32768, seqs, seqs)

@@ -215,6 +215,27 @@ def test_a_state_is_read_and_written_once_a_token_and_drafts_keep_their_own() ->
     assert total(far, "bytes") == total(plain, "bytes")
 
 
+def test_an_engine_s_version_says_in_how_many_products_a_delta_layer_is_projected() -> None:
+    step = batch(decode=3, context=90, rows=3)
+    model = replace(layers_of(GDN), architecture="Qwen3_5ForConditionalGeneration")
+
+    def launched(**settings: str) -> dict[str, int]:
+        operators = step_operators(model, ONE, replace(ENGINE, **settings), step)
+        names = ("state.in", "state.output_gate", "state.gates", "state.split")
+        return {o.name: o.count for o in operators if o.name in names}
+
+    layers = len(model.layers)
+    two = {"state.in": layers, "state.gates": layers, "state.split": layers}
+    assert launched() == launched(name="sglang", version="0.5.10") == two
+    four = {"state.in": layers, "state.output_gate": layers, "state.gates": 2 * layers}
+    assert launched(name="sglang", version="0.5.9") == four
+    flops = [
+        total(step_operators(model, ONE, replace(ENGINE, name="sglang", version=v), step), "flops")
+        for v in ("0.5.9", "0.5.10")
+    ]
+    assert flops[1] - flops[0] == layers * 2 * 3 * (256 + 128)  # the re-ordering alone
+
+
 @pytest.mark.parametrize("swapped", [False, True])
 def test_mamba2_knows_its_width_whichever_way_its_state_is_stored(swapped: bool) -> None:
     rows, columns = (32, 16) if swapped else (16, 32)

@@ -32,6 +32,7 @@ from splitpoint.inputs.model import (
     WeightDtypes,
 )
 from splitpoint.pricing.caches import kv_dtype_of, state_dtype_of
+from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.record import Record
 
 Array = NDArray[np.float64]
@@ -313,7 +314,9 @@ def _attention(
         dcp=topology.dcp,
     )
     if mixer.gated:
-        result.append(vector("attention.gate", new * heads * mixer.value_dim, 3))
+        # SGLang copies queries and gates apart, then the sigmoid, then the product (qwen3_5.py).
+        gate = vector("attention.gate", new * heads * mixer.value_dim, 3)
+        result.append(replace(gate, count=4 if engine.name == "sglang" else 1))
     result.append(
         matmul("attention.out", new, heads * mixer.value_dim, model.hidden, _out(model, weights))
     )
@@ -599,17 +602,24 @@ def _state(
     inner = _inner(mixer) / tp
     elements = heads * mixer.rows * mixer.columns
     conv = channels * mixer.conv_kernel
-    result = [
-        matmul("state.in", new, model.hidden, _state_width(mixer, heads, channels, inner), weights),
-        vector("state.conv", new * channels, 2),
-    ]
-    if mixer.kind == "gdn":
+    result = [vector("state.conv", new * channels, 2)]
+    if mixer.kind == "gdn" and _apart(model, engine):
+        result += [
+            matmul("state.in", new, model.hidden, channels, weights),
+            matmul("state.output_gate", new, model.hidden, inner, weights),
+            matmul("state.gates", new, model.hidden, heads, BF16, count=2),
+        ]
+    elif mixer.kind == "gdn":
         # The decays and gates of the heads, a few columns of their own, and queries, keys, values
         # and output gate laid out for the kernels (sglang models/qwen3_5.py, vllm qwen3_next.py).
         result += [
-            vector("state.gates", new * model.hidden, 1),
+            matmul("state.in", new, model.hidden, channels + inner, weights),
+            matmul("state.gates", new, model.hidden, 2 * heads, BF16),
             vector("state.split", new * (channels + inner), 2),
         ]
+    else:
+        width = _state_width(mixer, heads, channels, inner)
+        result.append(matmul("state.in", new, model.hidden, width, weights))
     if mixer.kind == "mamba1":
         state_size = mixer.heads * mixer.rows * mixer.columns / mixer.conv_channels
         result += [
@@ -664,10 +674,15 @@ def _inner(mixer: LinearState) -> float:
     return float(mixer.conv_channels)
 
 
+def _apart(model: Model, engine: Engine) -> bool:
+    """Whether an input projection of gated delta layers is four products: SGLang's of Qwen3.5
+    before pull request 21019 (models/qwen3_5.py of 0.5.9 and 0.5.10)."""
+    old = engine.name == "sglang" and version_of(engine) < Version(0, 5, 10)
+    return old and model.architecture.startswith("Qwen3_5")
+
+
 def _state_width(mixer: LinearState, heads: int, channels: float, inner: float) -> float:
     """Columns of the input projection: convolved channels, output gate, and per-head scalars."""
-    if mixer.kind == "gdn":
-        return channels + inner
     if mixer.kind == "kda":
         # Decay and gate of a width each, made through a narrow middle where it is factored.
         return channels + heads + 2 * (mixer.gate_rank or inner)

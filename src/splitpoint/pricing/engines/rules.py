@@ -12,10 +12,11 @@ Budget = Literal["of total", "of free before load", "of free after load"]
 
 
 class Version(NamedTuple):
-    """Major and minor number; what follows does not change a rule."""
+    """Major, minor and patch number; what follows does not change a rule."""
 
     major: int
     minor: int
+    patch: int = 0
 
 
 class Rules(Record, frozen=True, kw_only=True):
@@ -53,8 +54,8 @@ class Rules(Record, frozen=True, kw_only=True):
 
 
 def version_of(engine: Engine) -> Version:
-    """The engine's major and minor version, as in 0.26.1rc1.dev1177."""
-    found = re.match(r"v?(\d{1,4})\.(\d{1,4})", engine.version)
+    """The numbers of the engine's version, as in 0.26.1rc1.dev1177."""
+    found = re.match(r"v?(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", engine.version)
     if found is None:
         raise PlanError("engine.version", f"{engine.version!r} is not a version", "such as 0.32.0")
-    return Version(int(found[1]), int(found[2]))
+    return Version(int(found[1]), int(found[2]), int(found[3] or 0))
