@@ -48,6 +48,20 @@ def test_schedulers_fill_a_step_ahead_from_the_version_that_does_so_by_default()
         assert rules(engine, one).overlapped is ahead
 
 
+def test_vllm_s_first_runner_fills_a_batch_for_each_stage_and_no_more() -> None:
+    plain, mixture = load_model("Qwen/Qwen3-8B"), load_model("deepseek-ai/DeepSeek-R1")
+    piped = Topology(pp=2)
+    for model, version, ahead in (
+        (plain, "0.26.0", True),
+        (mixture, "0.28.0", False),
+        (mixture, "0.29.0", True),
+    ):
+        engine = resolved(Engine(version=version), None, piped, model)
+        assert rules(engine, piped).overlapped is ahead
+        assert rules(engine, piped).batches_in_flight == (3 if ahead else 2)
+        assert resolved(Engine(version=version), None, Topology(), model).async_scheduling
+
+
 def test_sglang_s_prefill_chunk_is_shared_by_the_ranks_that_attend() -> None:
     model = load_model("deepseek-ai/DeepSeek-R1")
     for asked, dp, tokens in ((None, 1, 8192), (None, 8, 1024), (5000, 8, 5000)):

@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Experts, Indexer, Latent, Layer, LinearState, Model
 from splitpoint.pricing.engines import resolved
 from splitpoint.timing import bake, collectives, host
 from splitpoint.timing.bake import gpu_seconds, step_curve
 from splitpoint.timing.collectives import Exchange, stage_exchanges
-from splitpoint.timing.curve import PICO
+from splitpoint.timing.curve import PICO, Picos
 from splitpoint.timing.operators import Operator, step_operators
 from tests.timing.worlds import ATTENTION, DENSE, ENGINE, GPU, MOE, batch
 
@@ -307,14 +308,59 @@ def test_a_full_step_with_decodes_is_its_operators(model: Model, drafts: int) ->
         assert found == pytest.approx(exact, abs=slack, rel=5e-3)
 
 
+def drafting(model: Model) -> Model:
+    return replace(model, draft_layers=model.layers[:1])
+
+
 def test_the_host_launches_drafts_in_pieces_before_they_were_captured() -> None:
-    launched = {
-        version: host.draft_launches(
-            Engine(version=version, drafts=3), kernels=60, attentions=6, passes=3
-        )
-        for version in ("0.9.2", "0.11.0", "0.31.0", "0.32.0")
-    }
-    # Three passes of two layers: two attentions, three pieces, logits and sampling each.
-    assert launched == {"0.9.2": 60, "0.11.0": 21, "0.31.0": 21, "0.32.0": 0}
-    others = Engine(name="sglang", version="0.5.3", drafts=3)
-    assert host.draft_launches(others, kernels=60, attentions=6, passes=3) == 0
+    def launched(model: Model, **settings: str) -> int:
+        engine = replace(Engine(drafts=3), **settings)
+        return host.draft_launches(engine, drafting(model), kernels=60, attentions=6, passes=3)
+
+    # Three passes of two layers: two attentions, three pieces, logits and sampling each. What has
+    # experts or states came to the second runner later than what has neither.
+    versions = ("0.9.2", "0.11.0", "0.24.0", "0.25.1", "0.28.0", "0.29.0")
+    assert [launched(MOE, version=v) for v in versions] == [60, 21, 21, 21, 21, 0]
+    assert [launched(HYBRID, version=v) for v in versions] == [60, 21, 21, 21, 21, 0]
+    assert [launched(DENSE, version=v) for v in versions] == [60, 21, 21, 0, 0, 0]
+    # Where only decode steps have graphs, the first runner has none for what drafts.
+    only: dict[str, str] = {"graph_mode": "full_decode_only"}
+    assert launched(MOE, version="0.26.1", **only) == 60
+    assert launched(MOE, version="0.29.0", **only) == 0
+    assert launched(DENSE, name="sglang", version="0.5.3") == 0
+
+
+def test_hosts_of_dp_ranks_agree_before_each_pass_whose_shape_is_new() -> None:
+    def agreed(model: Model = MOE, **settings: object) -> int:
+        return host.agreements(replace(Engine(), **settings), drafting(model))
+
+    assert agreed(version="0.11.2") == 0
+    assert agreed(version="0.26.1", async_scheduling=False) == 0
+    assert [agreed(version="0.26.1", drafts=k) for k in (0, 1, 2, 3)] == [1, 2, 3, 3]
+    assert [agreed(version="0.29.0", drafts=k) for k in (0, 1, 3)] == [1, 1, 2]
+    assert agreed(version="0.30.0", drafts=3) == 1
+    assert agreed(version="0.26.1", drafts=3, draft_method="ngram") == 1
+    assert agreed(name="sglang", version="0.5.3", drafts=3) == 0
+
+
+def test_what_hosts_agree_on_shows_where_gpus_are_faster_and_hosts_are_far() -> None:
+    asked = replace(
+        ENGINE, drafts=2, version="0.26.1", graph_mode="full_decode_only", max_graph=256
+    )
+    model, wide = drafting(MOE), Topology(tp=1, dp=4, ep=4)
+    apart = replace(GPU, gpus_per_node=2)
+
+    def decode(gpu: Gpu, topology: Topology, engine: Engine) -> Picos:
+        return step_curve(model, gpu, topology, resolved(engine, gpu, topology, model)).decode
+
+    far, near = decode(apart, wide, asked), decode(GPU, wide, asked)
+    # Three agreements, and the launches of what drafts, are longer than a step of this small model.
+    assert far[1] - near[1] == pytest.approx(3 * (10e-3 - 0.39e-3) / PICO, rel=1e-3)
+    # Slow GPUs hide them.
+    slow = replace(apart, bandwidth=GPU.bandwidth / 1e5)
+    assert decode(slow, wide, asked)[1] == decode(replace(slow, gpus_per_node=8), wide, asked)[1]
+    # One rank agrees with nobody, and what is scheduled step by step asks the GPUs.
+    alone = Topology(tp=4)
+    assert (decode(apart, alone, asked) == decode(GPU, alone, asked)).all()
+    plain = replace(asked, async_scheduling=False)
+    assert (decode(apart, wide, plain) == decode(GPU, wide, plain)).all()

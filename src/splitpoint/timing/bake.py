@@ -83,7 +83,7 @@ def _stage_curve(
     step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
     work = padded.work
     if stage == topology.pp - 1:
-        work = work + _draft_launches(model, gpu, topology, engine, sizes, work, at=bound)
+        work = work + _host_behind(model, gpu, topology, engine, sizes, work, at=bound)
     # The scheduler fills a batch before its first stage; the others compute meanwhile.
     scheduled = float(stage == 0)
     decode = np.maximum(work[place], step) + scheduled * host.gap(engine, sequences)
@@ -191,7 +191,7 @@ def _shared_out(items: Sequence[Operator | Exchange], engine: Engine) -> list[Op
     return [item for name, item in plain if name in names or name.startswith(parts)]
 
 
-def _draft_launches(
+def _host_behind(
     model: Model,
     gpu: Gpu,
     topology: Topology,
@@ -201,26 +201,29 @@ def _draft_launches(
     *,
     at: float,
 ) -> Array:
-    """Seconds by which the host launches what drafts more slowly than the GPU runs it, or, where
-    the host runs ahead of the GPU, than it runs the whole step's `work`."""
+    """Seconds by which the host is slower than the GPU it works beside in a decode step: to launch
+    what drafts, beside its kernels, or, where the host runs ahead of the GPU, to launch it and to
+    agree with other dp ranks' hosts, beside the whole step's `work`."""
+    ahead = rules(engine, topology).overlapped
+    agreed = host.agreement_seconds(engine, model, gpu, topology) if ahead else 0.0
     if not engine.drafts:
-        return np.zeros_like(decode)
+        return np.maximum(agreed - work, 0.0) if agreed else np.zeros_like(decode)
     batch = _batch(decode, np.zeros_like(decode), at)
     items = _stage(model, topology, engine, batch, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
     operators = [item for item in drafting if isinstance(item, Operator)]
     launches = host.draft_launches(
         engine,
+        model,
         kernels=sum(item.count for item in drafting),
         attentions=sum(o.count for o in operators if o.kind.startswith("decode_")),
         passes=sum(o.count for o in operators if o.name == "draft.sampling"),
     )
-    if not launches:
+    if not launches and not agreed:
         return np.zeros_like(decode)
     busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
-    launched = host.launch_seconds(engine, gpu) * launches
-    covered = work if rules(engine, topology).overlapped else busy
-    return np.asarray(np.maximum(launched - covered, 0.0))
+    taken = host.launch_seconds(engine, gpu) * launches + agreed
+    return np.asarray(np.maximum(taken - (work if ahead else busy), 0.0))
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:

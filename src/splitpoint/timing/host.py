@@ -11,17 +11,21 @@ import msgspec
 import numpy as np
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import draft_layers
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.model import Dtype
+from splitpoint.inputs.model import Dtype, Model
 from splitpoint.pricing.engines import decode_sizes, prefill_sizes
 from splitpoint.pricing.engines.rules import Version, version_of
+from splitpoint.pricing.engines.vllm import SECOND_RUNNER, second_runner
 from splitpoint.record import Record
 from splitpoint.timing.operators import Array
 
-# vLLM captured the pieces of a pass that drafts (pull request 25109), then all of it in its second
-# model runner, its default since 0.32 (config/vllm.py of 0.28 and 0.32).
-DRAFTS_IN_PIECES, DRAFTS_CAPTURED = Version(0, 11), Version(0, 32)
+# vLLM captured the pieces of a pass that drafts (pull request 25109).
+DRAFTS_IN_PIECES = Version(0, 11)
+# With asynchronous scheduling the hosts of dp ranks agree on a step's shape by gloo (pull request
+# 29311; 0.11.2 has it not, 0.14.1 has); what drafts asks the step instead (pull request 54856).
+SHAPES_BY_HOST, DRAFTS_REUSE_SHAPE = Version(0, 12), Version(0, 30)
 # Seconds a token of context in which vLLM's first model runner looks for what the text before
 # continues: 2.1 to 4.3 ns measured (CPU time of ngram_proposer.py of 0.32 on one core of an Intel
 # Xeon, contexts of 2,000 to 128,000 random tokens of 50 and 32,000 kinds, 2026-11-30).
@@ -36,9 +40,11 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     processes between, and the first token's way back); `hop`: more where prefill and decode are
     apart, from the end of the one until the other knows of the request. `beside_tokens`: the
     largest decode batch, in tokens, whose shared experts run beside the routed ones on a second
-    stream. `dependent`: of a kernel's start, what passes beside the end of the kernel before it
-    (programmatic dependent launch). `fused`: kernels that are part of others on every rank, and
-    `fused_sums`: those that are part of an all-reduce where one follows or precedes them.
+    stream. `agree` and `agree_far`: in which the hosts of dp ranks agree on the shape of a pass, of
+    one machine and of several. `dependent`: of a kernel's start, what passes beside the end of the
+    kernel before it (programmatic dependent launch). `fused`: kernels that are part of others on
+    every rank, and `fused_sums`: those that are part of an all-reduce where one follows or precedes
+    them.
     `quantises`: dtypes of products whose inputs a kernel of its own quantises and whose measured
     table leaves it out."""
 
@@ -52,6 +58,8 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     front_token: float
     hop: float
     beside_tokens: int
+    agree: float = 0.0
+    agree_far: float = 0.0
     dependent: float = 0.0
     fused: tuple[str, ...] = ()
     fused_sums: tuple[str, ...] = ()
@@ -60,6 +68,7 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     front_origin: str
     hop_origin: str
     beside_origin: str
+    agree_origin: str = ""
     fused_origin: str = ""
     quantises_origin: str = ""
 
@@ -137,25 +146,54 @@ def launch_floor(
     return np.where(replayed, 0.0, launch_seconds(engine, gpu) * kernels)
 
 
-def draft_launches(engine: Engine, *, kernels: int, attentions: int, passes: int) -> int:
+def draft_launches(
+    engine: Engine, model: Model, *, kernels: int, attentions: int, passes: int
+) -> int:
     """Launches by which the host drafts, in a step whose other kernels a graph replays.
 
     vLLM launched every kernel until it captured the pieces between attentions (pull request 25109,
     in 0.11); from then on a pass took one piece before every attention and one after the last, the
-    attentions, logits and sampling (issue 45258, 2026-06-11). Its second model runner, the default
-    since 0.32, has captured all (config/vllm.py of 0.28 and 0.32), as SGLang and TensorRT-LLM have.
+    attentions, logits and sampling (issue 45258, 2026-06-11), but every kernel still where only
+    decode steps have graphs (initialize_cudagraph_keys in v1/spec_decode/llm_base_proposer.py of
+    0.26 to 0.28). Its second model runner has captured all, as SGLang and TensorRT-LLM have.
     Without graphs the floor of the whole step counts the same kernels already.
     """
-    if not engine.graphs or engine.name != "vllm" or version_of(engine) >= DRAFTS_CAPTURED:
+    if not engine.graphs or engine.name != "vllm" or second_runner(engine, model):
         return 0
-    return kernels if version_of(engine) < DRAFTS_IN_PIECES else 2 * attentions + 3 * passes
+    one_by_one = engine.graph_mode == "full_decode_only"
+    if one_by_one or version_of(engine) < DRAFTS_IN_PIECES:
+        return kernels
+    return 2 * attentions + 3 * passes
+
+
+def agreements(engine: Engine, model: Model) -> int:
+    """How often the hosts of dp ranks agree on the shape of a pass in one decode step: before the
+    step, and vLLM's first model runner before the first and the second pass that drafts
+    (llm_base_proposer.py of 0.26), its second only before the second, and not since 0.30."""
+    version = version_of(engine)
+    if engine.name != "vllm" or not engine.async_scheduling or version < SHAPES_BY_HOST:
+        return 0
+    if not engine.drafts or not draft_layers(engine, model):
+        return 1
+    if second_runner(engine, model):
+        return 1 + (engine.drafts > 1 and version < DRAFTS_REUSE_SHAPE)
+    return 1 + min(engine.drafts, 2)
+
+
+def agreement_seconds(engine: Engine, model: Model, gpu: Gpu, topology: Topology) -> float:
+    """Seconds of a decode step in which the hosts of dp ranks wait for one another."""
+    if topology.dp == 1:
+        return 0.0
+    speed = host_speed(engine)
+    once = speed.agree if topology.gpus <= gpu.gpus_per_node else speed.agree_far
+    return agreements(engine, model) * once
 
 
 def lookup(engine: Engine) -> float:
     """Seconds a token of context in which the host looks for drafts in the text before, between two
     steps: one core in vLLM's first model runner, the GPU in its second; SGLang keeps a trie."""
     walks = engine.drafts > 0 and engine.draft_method == "ngram" and engine.name == "vllm"
-    return LOOKUP if walks and version_of(engine) < DRAFTS_CAPTURED else 0.0
+    return LOOKUP if walks and version_of(engine) < SECOND_RUNNER[-1] else 0.0
 
 
 @cache

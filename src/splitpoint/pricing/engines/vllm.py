@@ -8,9 +8,10 @@ from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
-from splitpoint.inputs.model import Compressed, Latent, LinearState, Model
+from splitpoint.inputs.model import Compressed, Experts, Latent, LinearState, Model
 from splitpoint.pricing.engines.rules import Packing, Rules, Version, version_of
 
 # vllm/engine/arg_utils.py get_batch_defaults: token budget and sequences of the API server.
@@ -21,6 +22,10 @@ MIDDLE_GPU = 70 * GIB
 # of the kernel's chunk; which models do it is a property of each model's code.
 KEEPS_EVERY_STATE = (Version(0, 11), Version(0, 28))
 EVERY_STATE_KINDS = ("mamba1", "mamba2", "short_conv")
+# The second model runner is the default of models without experts and states from the first of
+# these on, of all from the second on, where a smaller model or the text drafts from the third on
+# (use_v2_model_runner in config/vllm.py of 0.24 to 0.30 and 0.32).
+SECOND_RUNNER = (Version(0, 25), Version(0, 29), Version(0, 32))
 
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
@@ -42,8 +47,12 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     # platforms/cuda.py: FlashMLA serves sparse fp8 there, FlashInfer with plain rows on Blackwell.
     packed = gpu is not None and gpu.architecture in ("hopper", "blackwell-rtx")
     ceiling = 1024 if blackwell and version >= (0, 28) else 512
+    # max_concurrent_batches of config/vllm.py, 0.26: in a pipeline the first runner fills a batch
+    # for each stage whatever it is told.
+    ahead = engine.async_scheduling and (topology.pp == 1 or second_runner(engine, model))
     return replace(
         engine,
+        async_scheduling=ahead,
         batched_tokens=budget,
         max_seqs=max_seqs,
         max_len=longest,
@@ -51,6 +60,18 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
         max_graph=_max_graph(engine, max_seqs, budget, ceiling, version),
         packed_latent=packed if engine.packed_latent is None else engine.packed_latent,
     )
+
+
+def second_runner(engine: Engine, model: Model) -> bool:
+    """Whether vLLM serves a model with its second model runner, unless told which to take."""
+    version = version_of(engine)
+    if engine.drafts and method_of(engine, model) in ("ngram", "draft_model"):
+        return version >= SECOND_RUNNER[2]
+    plain = not any(
+        isinstance(layer.mixer, LinearState) or isinstance(layer.ffn, Experts)
+        for layer in model.layers
+    )
+    return version >= SECOND_RUNNER[0 if plain else 1]
 
 
 def default_utilization(version: str) -> float:
