@@ -82,6 +82,13 @@ def test_the_best_of_an_arm_keeps_to_what_counts_first() -> None:
     assert best([], SLO) is None
 
 
+def test_among_alike_paces_the_earlier_first_token_is_best() -> None:
+    late = other(MIXED, name="late", interactivity=MIXED.interactivity * 1.01, ttft=flat(1.9))
+    assert best([late, MIXED], SLO) == MIXED
+    quick = other(MIXED, name="quick", interactivity=MIXED.interactivity * 1.1, ttft=flat(1.9))
+    assert best([quick, MIXED], SLO) == quick
+
+
 def test_where_none_meets_the_slo_the_nearest_is_best() -> None:
     # 12 s are 6 x the TTFT, 0.2 s are 4 x the TPOT; failures come before both.
     late = other(MIXED, name="late", meets_slo=False, attainment=0.10, ttft=flat(12.0))
@@ -112,8 +119,10 @@ def test_a_comparison_tells_its_numbers() -> None:
 
 def test_the_words_fit_the_outcome() -> None:
     late = other(MIXED, meets_slo=False, ttft=flat(9.0))
-    assert words(SPLIT, late).startswith("only split meets the SLO")
-    assert words(other(SPLIT, meets_slo=False), late).startswith("neither meets the SLO")
+    assert words(SPLIT, late).startswith("only split meets the SLO on 4 GPUs: ")
+    assert words(other(SPLIT, meets_slo=False), late).startswith(
+        "neither meets the SLO on 4 GPUs: "
+    )
     assert words(SPLIT, MIXED).startswith("a tie within noise")
     assert words(None, MIXED) == "only mixed was simulated, no split; it meets the SLO"
     assert words(None, None) == "no deployment of either kind could be simulated"

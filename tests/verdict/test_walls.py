@@ -1,6 +1,8 @@
 """The two walls: the published table, and the walls of a run worked out by hand."""
 
+import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.search.loads import Profile
 from splitpoint.search.world import candidate_of
@@ -69,3 +71,7 @@ def test_a_mixed_side_carries_both() -> None:
     (wall,) = walls(candidate, run, profile)
     assert wall.demand.value == pytest.approx(1600 * 98_304)
     assert "mixed has room" in wall.words
+    assert "a prefix that several share counted for each" in wall.words
+    cold = replace(run.instances, hit_tokens=np.zeros_like(run.instances.hit_tokens))
+    (wall,) = walls(candidate, replace(run, instances=cold), profile)
+    assert "prefix" not in wall.words

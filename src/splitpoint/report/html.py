@@ -315,8 +315,9 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: Charts) -> str:
             charts.figure(
                 figures.walls(answer.walls),
                 f"KV demand against the pools. {told}",
-                "What the requests of a side hold at once on average, as a share of what its pools "
-                "hold. Past the dashed line requests queue, or are preempted; red: so at p99.",
+                "What the requests of a side ask for at once on average, each by itself, as a "
+                "share of what its pools hold. Past the dashed line requests queue, or are "
+                "preempted; red: so at p99.",
             ),
             table(
                 "The walls in numbers",
@@ -354,8 +355,8 @@ def _wall(wall: Wall) -> list[str]:
     kind = "no" if wall.peak > 1 else "yes"
     return [
         text(f"{wall.side} side of {wall.deployment}"),
-        f'<span class="{kind}">{text(words.percent(wall.occupancy))}, '
-        f"{text(words.percent(wall.peak))} at p99</span>",
+        f'<span class="{kind}">{text(words.percent(wall.occupancy))} on average, '
+        f"{text(words.percent(wall.peak))} used or waited for at p99</span>",
         f"{_figure(wall.demand)} {text(wall.demand.name)}",
         f"{_figure(wall.pool)} {text(wall.pool.name)}",
         text(wall.words),

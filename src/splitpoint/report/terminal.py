@@ -230,8 +230,8 @@ def _walls(answer: Answer, out: _Page) -> None:
     for wall in answer.walls:
         out.say(
             f"{wall.side} side of {words.plain(wall.deployment)}: "
-            f"{words.percent(wall.occupancy)} of its pools on average, "
-            f"{words.percent(wall.peak)} at p99",
+            f"{words.percent(wall.occupancy)} of its pools asked for on average, "
+            f"{words.percent(wall.peak)} used or waited for at p99",
             BAD if wall.peak > 1 else "bold",
             hang=2,
         )

@@ -99,8 +99,9 @@ class Rejected(Record, frozen=True, kw_only=True):
 
 
 class Wall(Record, frozen=True, kw_only=True):
-    """One KV wall: demand over what the pools hold, `occupancy` on average and `peak` at the 99th
-    percentile of time and ranks; above 1 requests queue or are preempted."""
+    """One KV wall, as shares of what the pools hold. `occupancy`: what its requests ask for on
+    average, each by itself; `peak`: what is in use or waited for at the 99th percentile of time and
+    ranks, a shared prefix once; above 1 requests queue or are preempted."""
 
     side: Literal["mixed", "prefill", "decode"]
     deployment: str

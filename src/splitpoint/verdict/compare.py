@@ -12,7 +12,7 @@ from splitpoint.inputs.deployment import Routing
 from splitpoint.inputs.workload import Slo
 from splitpoint.metrics import THROUGHPUT_NOISE
 from splitpoint.record import Record
-from splitpoint.units import percent
+from splitpoint.units import gpus, percent
 from splitpoint.verdict.answer import Comparison, Point
 
 Winner = Literal["split", "mixed", "tie", "neither"]
@@ -31,8 +31,8 @@ class Judgement(Record, frozen=True, kw_only=True):
 
 
 def best(points: Sequence[Point], slo: Slo) -> Point | None:
-    """The best point of an arm: what counts, one after the other, ties within noise passed on;
-    at last the quicker pace, the earlier first token and the name.
+    """The best point of an arm: what counts, one after the other, and then the pace, ties within
+    noise passed on; at last the earlier first token, the quicker pace and the name.
 
     Where none meets the SLO, the one that comes nearest: fewest failures, then the least `excess`.
     """
@@ -41,7 +41,8 @@ def best(points: Sequence[Point], slo: Slo) -> Point | None:
         return min(points, key=lambda point: _nearness(point, slo), default=None)
     left = _likely(_near(able, _goodput_gpu, THROUGHPUT_NOISE))
     left = _near(left, _output_gpu, THROUGHPUT_NOISE)
-    return min(left, key=lambda point: (-point.interactivity, point.ttft.at_slo, point.name))
+    left = _near(left, lambda point: point.interactivity, THROUGHPUT_NOISE)
+    return min(left, key=lambda point: (point.ttft.at_slo, -point.interactivity, point.name))
 
 
 def judged(split: Point | None, mixed: Point | None) -> Judgement:
@@ -163,11 +164,11 @@ def _words(found: Judgement, split: Point | None, mixed: Point | None, slo: Slo)
         return f"only {present} was simulated, no {absent}; it {held} the SLO"
     numbers = f"split {_numbers(split, slo)}; mixed {_numbers(mixed, slo)}"
     if found.winner == "neither":
-        return f"neither meets the SLO: {numbers}"
+        return f"neither meets the SLO on {gpus(split.gpus)}: {numbers}"
     if found.winner == "tie":
         return f"a tie within noise ({percent(THROUGHPUT_NOISE)} of throughput): {numbers}"
     if found.by == "SLO":
-        return f"only {found.winner} meets the SLO: {numbers}"
+        return f"only {found.winner} meets the SLO on {gpus(split.gpus)}: {numbers}"
     return f"{found.winner} leads by {percent(found.lead)} in {found.by}: {numbers}"
 
 

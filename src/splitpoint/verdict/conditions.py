@@ -75,12 +75,12 @@ def decode_bound(
 
 
 def walls_hold(walls: tuple[Wall, ...]) -> Condition:
-    """Whether no side's KV demand at p99 is more than its pools hold."""
+    """Whether what no side uses or waits for at p99 is more than its pools hold."""
     worst = max(walls, key=lambda wall: wall.peak)
     return _condition(
         name="both KV walls hold",
         value=Figure(
-            name=f"KV demand of the {worst.side} side",
+            name=f"KV used or waited for on the {worst.side} side",
             value=worst.peak,
             unit="of its pools",
             origin="simulated",

@@ -7,6 +7,7 @@ moves demand between the walls: every decode then rests on N_D pools instead of 
 from typing import Literal
 
 from splitpoint.metrics import (
+    PoolLoad,
     demand_p99,
     mean_after_prefill,
     mean_prefilling,
@@ -61,7 +62,7 @@ def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
             source="mean over the steady window x blocks of one rank",
         ),
         pool=Figure(
-            name=f"{ranks} pools x {gib(held.usable_bytes)}",
+            name=f"{ranks} {'pool' if ranks == 1 else 'pools'} x {gib(held.usable_bytes)}",
             value=float(ranks * held.usable_bytes),
             unit="B",
             origin="computed",
@@ -69,7 +70,7 @@ def _wall(candidate: Candidate, run: Run, profile: Profile, index: int) -> Wall:
         ),
         occupancy=share,
         peak=peak,
-        words=_words(pool.role, share, peak, seen.used_mean, seen.used_p99),
+        words=_words(pool.role, share, peak, seen),
     )
 
 
@@ -82,11 +83,11 @@ def concurrent(run: Run, pool: int, *, blocks: int) -> float:
     return held if role == "prefill" else held + mean_after_prefill(run)
 
 
-def _words(role: Side, share: float, peak: float, used_mean: float, used_p99: float) -> str:
+def _words(role: Side, share: float, peak: float, seen: PoolLoad) -> str:
     verb = "is over its wall" if peak > 1 else "is at its wall" if peak == 1 else "has room"
-    shared = " (shared prefixes are counted once there)" if used_mean < 0.9 * share else ""
+    whole = " (a prefix that several share counted for each)" if seen.hit_share > 0 else ""
     return (
-        f"{role} {verb}: demand {share:.0%} of the pools on average, {peak:.0%} at "
-        f"p99 of time and ranks; simulated use "
-        f"{used_mean:.0%} on average, {used_p99:.0%} at p99{shared}"
+        f"{role} {verb}: its requests ask for {share:.0%} of the pools on average{whole}; "
+        f"simulated: {peak:.0%} used or waited for at p99 of time and ranks, used "
+        f"{seen.used_mean:.0%} on average and {seen.used_p99:.0%} at p99"
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from splitpoint.inputs.plan import Plan
-from splitpoint.units import gpus, percent, seconds
+from splitpoint.units import count, gpus, percent, seconds
 from splitpoint.verdict.answer import Claim, Comparison, Condition, Point, Rejected, Verdict
 from splitpoint.verdict.compare import best, excess
 
@@ -101,20 +101,24 @@ def _headline(
 ) -> str:
     slo = f"TTFT {plan.slo.ttft_s:g} s and TPOT {plan.slo.tpot_s * 1e3:g} ms"
     under = f"p{plan.slo.percentile:g} of {slo}"
+    # A load without a rate or a number of users goes by what it is.
+    asked = f"the {load}" if load in ("trace", "preset") else load
     if chosen is None:
         present = [point for point in (split, mixed) if point is not None]
         nearest = best(present, plan.slo)
         assert nearest is not None
+        times = excess(nearest, plan.slo)
+        factor = f"{times:.2g}" if times < 10 else count(times)
         return (
             f"Neither: no deployment that was tried on {gpus(nearest.gpus)} holds {under} under "
-            f"{load}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a factor "
-            f"of {excess(nearest, plan.slo):.2g}"
+            f"{asked}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a "
+            f"factor of {factor}"
         )
     # A workload of single tokens has no pace.
     pace = f", {chosen.interactivity:.0f} tok/s/user" if chosen.interactivity else ""
     numbers = (
         f"{chosen.goodput_s / chosen.gpus:.3g} good req/s/GPU{pace} on {gpus(chosen.gpus)} "
-        f"under {load}"
+        f"under {asked}"
     )
     name = chosen.name.removesuffix(f" @ {load}")
     words = {
