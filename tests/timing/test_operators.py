@@ -24,6 +24,7 @@ from splitpoint.timing.operators import (
     busiest,
     imbalance,
     matmul,
+    prefix_operators,
     quantised,
     stage_operators,
     stages,
@@ -158,9 +159,18 @@ def test_mla_decode_is_absorbed_and_prefill_is_not() -> None:
     prefill = step_operators(model, ONE, ENGINE, batch(prefill=256, pairs=256 * 128, rows=1))
     assert total(prefill, "flops", "latent.absorb") == 0
     assert total(prefill, "flops", "latent.up") == 2 * 256 * 64 * 8 * 32
-    # Made heads, plus the prefix's up-projection spread over a chunk of the token budget.
-    pair = 2 * 8 * (16 + 8 + 16) + 2 * 64 * 8 * 32 / 256
-    assert total(prefill, "flops", "prefill_latent") == 256 * 128 * pair
+    assert total(prefill, "flops", "prefill_latent") == 256 * 128 * 2 * 8 * (16 + 8 + 16)
+
+
+def test_a_chunk_makes_the_heads_of_its_whole_prefix_again_however_short_it_is() -> None:
+    model = replace(layers_of(MLA), layers=(Layer(mixer=MLA, ffn=None),) * 3)
+    prefix = np.array([1000.0])
+    again = prefix_operators(model, Topology(tp=2), ENGINE, prefix, 0)
+    assert total(again, "flops") == 3 * 1000 * 2 * 64 * 4 * (16 + 16)
+    # Under an indexer queries work in the latent space, and no heads are made.
+    sparse = layers_of(replace(MLA, indexer=Indexer(heads=4, dim=16, topk=32)))
+    assert prefix_operators(sparse, ONE, ENGINE, prefix, 0) == ()
+    assert prefix_operators(DENSE, ONE, ENGINE, prefix, 0) == ()
 
 
 def test_latent_vectors_are_never_divided_by_tp() -> None:
@@ -323,7 +333,8 @@ def test_draft_layers_run_once_over_all_tokens_and_then_once_per_further_draft()
     joined = 2 * 256 * 128
     assert total(one, "flops", "draft.join") == 5 * 2 * joined
     assert total(three, "flops", "draft.join") == (5 * 4 + 2 * 5) * joined
-    # The target verifies 1 + 3 tokens of each sequence and draws logits of each... once a row.
+    # The target verifies 1 + 3 tokens of each sequence by logits of each.
+    assert total(three, "flops", "logits") == 5 * 4 * 2 * 128 * 1000
     assert total(three, "flops", "mlp.up") == 4 * 5 * 4 * 2 * 128 * 512
 
 
@@ -336,7 +347,7 @@ def test_a_head_joins_hidden_states_once_and_drafts_its_own_vocabulary_every_tim
     assert total(three, "flops", "draft.attention.qkv") == (first + later) * 2 * 256 * 12 * 16
     assert total(three, "flops", "draft.mlp.up") == (first + later) * 2 * 128 * 2 * 448
     assert total(three, "flops", "draft.logits") == 3 * 5 * 2 * 128 * 100
-    assert total(three, "flops", "logits") == 5 * 2 * 128 * 1000
+    assert total(three, "flops", "logits") == 5 * 4 * 2 * 128 * 1000
 
 
 def test_the_text_before_drafts_without_a_kernel() -> None:

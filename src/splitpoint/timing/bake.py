@@ -26,6 +26,7 @@ from splitpoint.timing.operators import (
     Batch,
     Kind,
     Operator,
+    prefix_operators,
     quantised,
     stage_operators,
     stages,
@@ -45,6 +46,8 @@ WALKS: frozenset[Kind] = frozenset(
         "selection",
     }
 )
+# Tokens of a prefix past which a matrix product takes as long for each further one.
+LONG_PREFIX = 8192.0
 
 
 class Line(NamedTuple):
@@ -93,6 +96,7 @@ def _stage_curve(
     floor = host.launch_floor(engine, gpu, new, kernels)
     work = np.interp(new, points, chunk.work)
     pair, prefix = walks(points, chunk.slope)
+    prefix += _again(model, gpu, topology, engine, stage)
     mixed = np.maximum(work, floor) + scheduled * host.gap(engine, np.ones_like(new))
     gap = host.gap(engine, sequences + 1.0) - host.gap(engine, np.ones_like(sequences))
     joined = _joined(line, gpu, engine, sequences, kernels) + scheduled * gap
@@ -126,6 +130,14 @@ def walks(tokens: Array, slope: Array) -> tuple[int, int]:
     prefix = min(prefix, slope[-1] * tokens[-1])
     pair = slope[-1] - prefix / tokens[-1]
     return int(np.rint(pair / PICO)), int(np.rint(prefix / PICO))
+
+
+def _again(model: Model, gpu: Gpu, topology: Topology, engine: Engine, stage: int) -> int:
+    """Picoseconds for which a chunk computes each token before it again in a stage."""
+    near, far = LONG_PREFIX, 2 * LONG_PREFIX
+    items = prefix_operators(model, topology, engine, np.array([near, far]), stage)
+    taken = sum((_seconds(item, gpu, engine) for item in items), np.zeros(2))
+    return int(np.rint((taken[1] - taken[0]) / (far - near) / PICO))
 
 
 def _joined(

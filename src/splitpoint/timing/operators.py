@@ -158,7 +158,9 @@ def stage_operators(
         result.append(_embedding(model, tokens(batch, engine.drafts)))
     result += _layers(layers, model, topology, engine, batch)
     if stage == topology.pp - 1:
-        result += _logits(model, topology, batch.rows)
+        # Every drafted token is verified by logits of its own.
+        verified = batch.rows + batch.decode * engine.drafts
+        result += _logits(model, topology, verified)
         result += _drafts(model, topology, engine, batch)
     return tuple(result)
 
@@ -224,6 +226,25 @@ def quantised(product: Operator) -> Operator:
     """The kernel that quantises a product's inputs: reads bf16, writes a byte."""
     inputs = product.rows * product.depth
     return replace(vector(f"{product.name}.quantise", np.asarray(inputs), 1.5), count=product.count)
+
+
+def prefix_operators(
+    model: Model, topology: Topology, engine: Engine, cached: Array, stage: int
+) -> tuple[Operator, ...]:
+    """What a stage computes once more for the `cached` tokens before a chunk of a prompt: latent
+    attention that makes heads makes those of its whole prefix again (vLLM 0.32 mla_attention.py,
+    `_compute_prefill_context`)."""
+    layers = Counter(stages(model, topology.pp)[stage])
+    if stage == topology.pp - 1 and engine.drafts and method_of(engine, model) == "mtp":
+        layers.update(draft_layers(engine, model))
+    result = []
+    for layer, count in layers.items():
+        mixer, weights = layer.mixer, layer.weights or model.weights
+        if isinstance(mixer, Latent) and mixer.indexer is None:
+            up = _share(mixer.heads, topology.tp) * (mixer.nope_dim + mixer.value_dim)
+            by = stored(weights.attention, weights)
+            result.append(matmul("latent.again", cached, mixer.kv_rank, up, by, count))
+    return tuple(result)
 
 
 def _layers(
@@ -299,7 +320,8 @@ def _attention(
     if mixer.indexer is not None:
         kind, bound = "sparse", mixer.indexer.topk
         wide = model.hidden
-        result += _indexer(mixer.indexer, wide, wide, weights, topology, engine, batch)
+        own = mixer.indexer.dim
+        result += _indexer(mixer.indexer, wide, wide, weights, topology, engine, batch, keys=own)
     result += attend(
         kind,
         heads=heads,
@@ -413,7 +435,8 @@ def _latent(
     pair = 2.0 * heads * (latent + mixer.kv_rank)
     if mixer.indexer is not None:
         depth = mixer.q_rank or model.hidden
-        result += _indexer(mixer.indexer, depth, model.hidden, weights, topology, engine, batch)
+        own, wide = mixer.indexer.dim, model.hidden
+        result += _indexer(mixer.indexer, depth, wide, weights, topology, engine, batch, keys=own)
         result += attend(
             "sparse",
             heads=heads,
@@ -428,10 +451,6 @@ def _latent(
             dcp=topology.dcp,
         )
     else:
-        # A chunk of a prompt makes the heads of its whole prefix again: one up-projection of each
-        # attended token per chunk, spread over the pairs of a chunk as long as the token budget.
-        budget = float(engine.batched_tokens or QUERY_TILE)
-        again = 2.0 * mixer.kv_rank * up / budget
         split = 2.0 * heads * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
         result += [
             matmul("latent.up", batch.prefill, mixer.kv_rank, up, weights),
@@ -439,7 +458,7 @@ def _latent(
                 name="prefill_latent",
                 kind="prefill_latent",
                 dtype=dtype,
-                flops=batch.pairs * (split + again),
+                flops=batch.pairs * split,
                 bytes=batch.prefill
                 * heads
                 * (mixer.nope_dim + mixer.rope_dim + mixer.value_dim)
@@ -474,9 +493,12 @@ def _indexer(
     topology: Topology,
     engine: Engine,
     batch: Batch,
+    *,
+    keys: int,
 ) -> list[Operator]:
     """The selector: heads x dim scores of every attended token, on every rank alike, and the best
-    of them; under dcp a rank scores the keys that it holds."""
+    of them; under dcp a rank scores the keys that it holds. `keys`: numbers of a token's key that
+    are made here."""
     if indexer.shared:
         return []
     context = batch.context / topology.dcp
@@ -484,7 +506,7 @@ def _indexer(
     score = 2.0 * indexer.heads * indexer.dim
     return [
         matmul("indexer.query", new, depth, indexer.heads * indexer.dim, weights),
-        matmul("indexer.key", new, hidden, indexer.dim + indexer.heads, weights),
+        matmul("indexer.key", new, hidden, keys + indexer.heads, weights),
         Operator(
             name="indexer.prefill",
             kind="prefill_indexer",
@@ -559,9 +581,11 @@ def _compressed(
             rows=batch.rows,
         )
         if mixer.indexer is not None:
-            result += _indexer(
-                mixer.indexer, mixer.q_rank, model.hidden, weights, topology, engine, older
-            )
+            # Its keys come from a compressor of their own.
+            made = sides * mixer.indexer.dim
+            result.append(matmul("indexer.compress", new, model.hidden, made, BF16))
+            depth, wide = mixer.q_rank, model.hidden
+            result += _indexer(mixer.indexer, depth, wide, weights, topology, engine, older, keys=0)
 
     def over(part: Batch, bound: int) -> list[Operator]:
         return attend(
