@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.gpu import Flops
+from splitpoint.inputs.model import Dtype
 from splitpoint.timing.efficiency import (
     Bend,
     Surface,
@@ -25,6 +26,7 @@ from splitpoint.timing.efficiency import (
 )
 from splitpoint.timing.operators import (
     BF16,
+    STORED_BYTES,
     Array,
     Batch,
     Operator,
@@ -297,3 +299,16 @@ def test_each_kind_and_dtype_of_a_gpu_without_engines_of_its_own_has_one_surface
         assert len(found) == len(set(found))
         # What SGLang's kernel for an fp8 cache reaches on Hopper is no share of AMD's bandwidth.
         assert surface(facts.gpu(name), "decode_latent", "fp8", "sglang").memory > 0.5
+
+
+@pytest.mark.parametrize("name", ["B200", "GB10", "H100 SXM", "H200", "L40S", "MI355X"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8", "nvfp4"])
+def test_a_narrow_product_never_takes_longer_than_a_wide_one(name: str, dtype: Dtype) -> None:
+    rows = np.array([1.0, 100.0, 16384.0])
+    matrix = Stored(dtype=dtype, bytes=STORED_BYTES[dtype])
+    for engine in ("vllm", "sglang", "trtllm"):
+        narrow, wide = (
+            seconds(matmul("x", rows, 7168, width, matrix), facts.gpu(name), engine)
+            for width in (64, 1024)
+        )
+        assert (narrow <= wide * (1 + 1e-9)).all()

@@ -12,6 +12,7 @@ from typing import Literal
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
@@ -19,7 +20,11 @@ from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
-from splitpoint.timing.operators import Array, Kind, Operator
+from splitpoint.timing.operators import HIDDEN_BYTES, STORED_BYTES, Array, Kind, Operator
+
+# Fits of starving by columns alone say too much of products with few columns and many rows, which
+# take at most as long as padded to this many.
+NARROW = 1024.0
 
 FOLDER = resources.files("splitpoint") / "facts" / "efficiency"
 
@@ -122,8 +127,23 @@ def seconds(operator: Operator, gpu: Gpu, engine: EngineName) -> Array:
     if not busy.any():
         return np.zeros(busy.shape)
     found = surface(gpu, operator.kind, operator.dtype, engine)
-    once = launch_seconds(found, operator, peak(gpu, operator.dtype), gpu.bandwidth)
+    flops = peak(gpu, operator.dtype)
+    once = launch_seconds(found, operator, flops, gpu.bandwidth)
+    if operator.kind == "gemm" and np.any(np.less(operator.parallel, NARROW)):
+        once = np.minimum(once, launch_seconds(found, _padded(operator), flops, gpu.bandwidth))
     return np.asarray(np.where(busy, operator.count * once, 0.0))
+
+
+def _padded(product: Operator) -> Operator:
+    """A matrix product with columns of nothing up to `NARROW`."""
+    column = product.rows * HIDDEN_BYTES + product.depth * STORED_BYTES[product.dtype]
+    more = np.maximum(NARROW - np.asarray(product.parallel), 0.0)
+    return replace(
+        product,
+        flops=product.flops + 2.0 * product.rows * product.depth * more,
+        bytes=product.bytes + more * column,
+        parallel=np.maximum(product.parallel, NARROW),
+    )
 
 
 def launch_seconds(found: Surface, operator: Operator, flops: float, bandwidth: float) -> Array:
