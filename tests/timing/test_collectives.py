@@ -17,7 +17,9 @@ from splitpoint.timing.collectives import (
     LinkSpeed,
     Pattern,
     draft_exchanges,
+    embedding_exchanges,
     link_speed,
+    logits_exchanges,
     message_seconds,
     seconds,
     stage_exchanges,
@@ -45,14 +47,29 @@ def test_tensor_parallel_ranks_sum_both_halves_of_every_layer() -> None:
     assert found["mixer.sum"].bytes[0] == 8 * 128 * 2
 
 
+def test_tensor_parallel_ranks_sum_embeddings_and_gather_logits() -> None:
+    new, rows = np.array([40.0]), np.array([8.0])
+    (summed,) = embedding_exchanges(DENSE, Topology(tp=4), new)
+    assert (summed.pattern, summed.bytes[0]) == ("all_reduce", 40 * 128 * 2)
+    (gathered,) = logits_exchanges(DENSE, Topology(tp=4, dp=2), rows)
+    assert (gathered.pattern, gathered.ranks, gathered.bytes[0]) == ("all_gather", 4, 8 * 1000 * 2)
+    assert embedding_exchanges(DENSE, Topology(dp=8, ep=8), new) == ()
+    assert logits_exchanges(DENSE, Topology(dp=8, ep=8), rows) == ()
+
+
 def test_what_drafts_sums_its_layers_too_all_tokens_first_and_then_one_a_sequence() -> None:
     engine = replace(ENGINE, drafts=3)
     found = draft_exchanges(HEADED, Topology(tp=4), engine, STEP)
     assert [(e.name, e.count, e.bytes[0]) for e in found] == [
+        ("draft.embedding.sum", 1, 8 * 4 * 128 * 2),
         ("draft.mixer.sum", 1, 8 * 4 * 128 * 2),
         ("draft.mlp.sum", 1, 8 * 4 * 128 * 2),
+        # The head drafts a vocabulary of 100.
+        ("draft.logits.gather", 1, 8 * 100 * 2),
+        ("draft.embedding.sum", 2, 8 * 128 * 2),
         ("draft.mixer.sum", 2, 8 * 128 * 2),
         ("draft.mlp.sum", 2, 8 * 128 * 2),
+        ("draft.logits.gather", 2, 8 * 100 * 2),
     ]
     assert draft_exchanges(HEADED, Topology(tp=4), ENGINE, STEP) == ()
     ngram = replace(engine, draft_method="ngram")

@@ -19,7 +19,13 @@ from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
 from splitpoint.pricing.engines import prefill_sizes, rules
 from splitpoint.timing import collectives, efficiency, host
-from splitpoint.timing.collectives import Exchange, draft_exchanges, stage_exchanges
+from splitpoint.timing.collectives import (
+    Exchange,
+    draft_exchanges,
+    embedding_exchanges,
+    logits_exchanges,
+    stage_exchanges,
+)
 from splitpoint.timing.curve import PICO, Picos, StepCurve, Together
 from splitpoint.timing.operators import (
     Array,
@@ -30,6 +36,8 @@ from splitpoint.timing.operators import (
     quantised,
     stage_operators,
     stages,
+    tokens,
+    verified,
 )
 
 # Operators whose time grows with what is already cached.
@@ -276,11 +284,17 @@ def _stage(
         *(quantised(o) for o in counted if o.kind == "gemm" and o.dtype in apart),
     )
     sent = stage_exchanges(layers, model, topology, engine, batch)
+    if stage == 0:
+        sent = (*embedding_exchanges(model, topology, tokens(batch, engine.drafts)), *sent)
     if stage < topology.pp - 1:
         return (*operators, *sent)
-    # The last stage has nobody to send to, and drafts.
-    sent = tuple(exchange for exchange in sent if exchange.pattern != "send")
-    return (*operators, *sent, *draft_exchanges(model, topology, engine, batch))
+    # The last stage has nobody to send to, and makes logits and drafts.
+    return (
+        *operators,
+        *(exchange for exchange in sent if exchange.pattern != "send"),
+        *logits_exchanges(model, topology, verified(batch, engine.drafts)),
+        *draft_exchanges(model, topology, engine, batch),
+    )
 
 
 def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:

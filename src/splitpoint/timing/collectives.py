@@ -116,6 +116,27 @@ def stage_exchanges(
     return tuple(e for e in result if e.count)
 
 
+def embedding_exchanges(model: Model, topology: Topology, new: Array) -> tuple[Exchange, ...]:
+    """The sum of a token's embedding over the ranks that the table is cut by (vLLM 0.32
+    vocab_parallel_embedding.py; SGLang and TensorRT-LLM taken to do the same)."""
+    if topology.tp == 1:
+        return ()
+    return (_reduce("embedding.sum", new * model.hidden * HIDDEN_BYTES, topology.tp, 1),)
+
+
+def logits_exchanges(model: Model, topology: Topology, rows: Array) -> tuple[Exchange, ...]:
+    """Logits gathered from the ranks that the head is cut by, in 16 bit (vLLM 0.32
+    logits_processor.py, which gathers on every rank)."""
+    if topology.tp == 1:
+        return ()
+    size = rows * model.vocab * HIDDEN_BYTES
+    return (
+        Exchange(
+            name="logits.gather", pattern="all_gather", bytes=size, ranks=topology.tp, count=1
+        ),
+    )
+
+
 def draft_exchanges(
     model: Model, topology: Topology, engine: Engine, batch: Batch
 ) -> tuple[Exchange, ...]:
@@ -128,11 +149,22 @@ def draft_exchanges(
     assert own is not None
     whole = replace(topology, pp=1)
     plain, single = later_pass(engine, batch)
-    first = stage_exchanges(layers, own, whole, engine, batch)
-    later = stage_exchanges(layers, own, whole, plain, single)
+    first = _pass_exchanges(layers, own, whole, engine, batch)
+    later = _pass_exchanges(layers, own, whole, plain, single)
     repeated = (replace(sent, count=sent.count * (engine.drafts - 1)) for sent in later)
     named = (replace(sent, name=f"draft.{sent.name}") for sent in (*first, *repeated))
     return tuple(sent for sent in named if sent.count)
+
+
+def _pass_exchanges(
+    layers: tuple[Layer, ...], model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> tuple[Exchange, ...]:
+    """Collectives of one pass of what drafts, its embeddings and its logits among them."""
+    return (
+        *embedding_exchanges(model, topology, tokens(batch, engine.drafts)),
+        *stage_exchanges(layers, model, topology, engine, batch),
+        *logits_exchanges(model, topology, batch.rows),
+    )
 
 
 def seconds(exchange: Exchange, gpu: Gpu, engine: EngineName) -> Array:

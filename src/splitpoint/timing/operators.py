@@ -126,6 +126,11 @@ def tokens(batch: Batch, drafts: int) -> Array:
     return batch.decode * (1 + drafts) + batch.prefill
 
 
+def verified(batch: Batch, drafts: int) -> Array:
+    """Tokens whose logits a step makes: one a sampled sequence and one for each drafted token."""
+    return batch.rows + batch.decode * drafts
+
+
 def stages(model: Model, pp: int) -> tuple[tuple[Layer, ...], ...]:
     """Layers of each pipeline stage: equal shares, what is left over to the stages before the
     last, which also holds the logits (vLLM's `get_pp_indices`)."""
@@ -158,9 +163,7 @@ def stage_operators(
         result.append(_embedding(model, tokens(batch, engine.drafts)))
     result += _layers(layers, model, topology, engine, batch)
     if stage == topology.pp - 1:
-        # Every drafted token is verified by logits of its own.
-        verified = batch.rows + batch.decode * engine.drafts
-        result += _logits(model, topology, verified)
+        result += _logits(model, topology, verified(batch, engine.drafts))
         result += _drafts(model, topology, engine, batch)
     return tuple(result)
 
