@@ -1015,6 +1015,55 @@ class Oracle:
         tokens = whole + (decoding * rank.share >> 20)
         return rank.full * math.ceil(tokens / rank.spec.block_tokens)
 
+    def here_or_coming(self, rank: Rank) -> int:
+        """Requests that a decode rank runs, or has reserved blocks for."""
+        seats = [s for other in self.requests for s in other.seats.values() if s.rank is rank]
+        coming = [s for s in seats if s.state in ("pulling", "flowed", "loaded")]
+        return len(rank.running) + len(coming)
+
+    @staticmethod
+    def kept_for_each(rank: Rank) -> int:
+        reserve = rank.spec.reserve
+        assert reserve is not None
+        return rank.full * math.ceil(reserve.remote / rank.spec.block_tokens)
+
+    def remote_room(self, rank: Rank, new: Request) -> int:
+        """Blocks to keep when a decode rank reserves: for each of its requests and the new one; or
+        as many as the longest of them needs to end when all who run but it have been retracted."""
+        reserve = rank.spec.reserve
+        count = self.here_or_coming(rank)
+        if reserve is None or count == 0:
+            return 0
+        running = decoding_in(rank)
+        given_up = sum(s.request.isl + s.tokens() for s in running)
+
+        def blocks(tokens: int) -> int:
+            return rank.full * math.ceil(max(0, tokens) / rank.spec.block_tokens)
+
+        ends = [s.request.isl + min(s.request.osl, reserve.horizon) for s in running]
+        single = blocks(max(ends, default=0) - given_up)
+        own = blocks(min(new.osl, reserve.horizon) - given_up)
+        each = self.kept_for_each(rank)
+        return max(each, own) + max(each * count, single)
+
+    def resume(self, rank: Rank, seat: Seat) -> bool:
+        """The KV of a retracted request comes back from host memory."""
+        if any(seat in due for f in rank.engine.flights for due in f.due):
+            return False
+        k, r = rank.drafts, seat.request
+        blocks = rank.held_blocks(r.isl + seat.got - 1 + k, 1 + k)
+        count = self.here_or_coming(rank)
+        spare = self.kept_for_each(rank) * (count + 1) if count else 0
+        if blocks + spare > len(rank.queue):
+            return False
+        rank.waiting.remove(seat)
+        rank.resize(seat, blocks)
+        rank.expect(seat, 0, 0)
+        seat.slot = rank.engine.slot
+        seat.state = "decoding"
+        rank.running.append(seat)
+        return True
+
     def receive(self, seat: Seat) -> None:
         """The first token came with the KV."""
         seat.request.first_token = self.now
@@ -1067,10 +1116,11 @@ class Oracle:
         seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
         seat.flight = None
         seat.target = seat.request.isl + seat.got
-        # What was pulled is computed again where it was lost.
-        seat.state, seat.local = "waiting", True
+        # What was pulled is computed again where it was lost; SGLang copies it to host memory.
+        parked = seat.state == "decoding" and rank.spec.role == "decode" and rank.spec.reserve
+        seat.state, seat.local = "parked" if parked else "waiting", True
         rank.waiting.insert(len(rank.waiting) if rank.spec.reserve else 0, seat)
-        rank.expect(seat, rank.held_blocks(seat.target, 1), seat.target)
+        rank.expect(seat, rank.held_blocks(seat.target, 1), 0 if parked else seat.target)
         rank.preempted = True
         rank.preemptions += 1
         seat.request.preemptions += 1
@@ -1091,8 +1141,14 @@ class Oracle:
     def admit(self, rank: Rank, budget: int) -> None:
         spec, k = rank.spec, rank.drafts
         most = min(spec.max_seqs, spec.token_budget // (1 + k))
-        queue = list(rank.waiting)
+        parked = [s for s in rank.waiting if s.state == "parked"]
+        queue = [s for s in rank.waiting if s.state != "parked"]
         while len(rank.running) < most and budget > 0:
+            if parked and self.resume(rank, parked[0]):
+                del parked[0]
+                continue
+            if parked and (not rank.ready or rank.running):
+                return
             if rank.ready:
                 seat = rank.ready[0]
                 if seat.state == "reloaded":
@@ -1321,16 +1377,9 @@ class Oracle:
         hits = rank.hits(r, r.isl)
         blocks = rank.held_blocks(r.isl + rank.drafts, 1 + rank.drafts)
         need = blocks - hits * rank.full
-        spare = 0
-        if rank.spec.reserve is not None:
-            seats = [s for other in self.requests for s in other.seats.values() if s.rank is rank]
-            coming = [s for s in seats if s.state in ("pulling", "flowed", "loaded")]
-            count = len(rank.running) + len(coming)
-            per = rank.full * math.ceil(rank.spec.reserve.remote / rank.spec.block_tokens)
-            spare = per * (count + 1) if count else 0
-        if need + spare > rank.free_after_hits(r, hits):
+        if need + self.remote_room(rank, r) > rank.free_after_hits(r, hits):
             return False
-        rank.waiting.pop(0)
+        rank.waiting.remove(seat)
         rank.seat_hits(seat, hits)
         rank.resize(seat, blocks)
         seat.state = "pulling"

@@ -41,6 +41,9 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         losing = run.instances.pool[run.instances.preemptions > 0]
         lost = any(world.pools[index].curve.later for index in losing)
         seen |= {"preempted in a pipeline"} if lost else set()
+        losers = [world.pools[index] for index in losing]
+        parked = any(pool.role == "decode" and pool.reserve for pool in losers)
+        seen |= {"retracted to host memory"} if parked else set()
         seen |= {"drafts"} if any(pool.curve.drafts for pool in world.pools) else set()
     assert seen >= {
         *(f"outcome {outcome}" for outcome in (0, 1, 2, 3)),
@@ -58,5 +61,6 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
             "pipeline with 2",
             "pipeline, sglang",
             "preempted in a pipeline",
+            "retracted to host memory",
         ),
     }

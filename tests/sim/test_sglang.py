@@ -80,6 +80,35 @@ def test_the_decode_side_keeps_tokens_free_for_each_of_its_requests() -> None:
     assert kept[2] > 0.032 + 0.005 + 0.064
 
 
+def test_a_request_retracted_on_the_decode_side_decodes_on_from_host_memory() -> None:
+    # B is there at 40 ms, A at 48 and in the step from 50 ms. At 210 ms A's 65th token wants a
+    # ninth block: A has 17 tokens, B 18. 4 blocks for A and one for each must be free: when B has
+    # ended, at 630 ms. Then 43 steps; computed again it would be 65 ms and 42 steps.
+    careless = Reserve(first=0.0, least=0.0, horizon=1, remote=16)
+    world = split(
+        prefill={"replicas": 2, "reserve": careless},
+        decode={"kv_blocks": 9, "reserve": careless},
+        link={"bandwidth": 1e15, "latency": 0.0},
+    )
+    run = simulate(world, trace(Row(isl=48, osl=60), Row(isl=40, osl=60)))
+    assert list(run.requests.preemptions) == [1, 0]
+    assert list(run.requests.end_s) == pytest.approx([1.06, 0.63])
+    assert (run.instances.prefill_steps[-1], run.instances.mixed_steps[-1]) == (0, 0)
+
+
+def test_the_decode_side_keeps_what_one_request_needs_to_end_when_the_others_have_left() -> None:
+    # Both need 6 of 8 blocks to end. With g tokens of A out, B may count on the 32 + g of a
+    # retracted A: it needs 2 blocks, ceil((32 - g) / 16) for its output and ceil((64 - g) / 16) for
+    # A's. That is 4, as many as are free, when A has 32 tokens, 31 steps after 32 ms.
+    world = split(
+        prefill={"replicas": 2, "reserve": SGLANG},
+        decode={"kv_blocks": 9, "reserve": Reserve(remote=0)},
+        link={"bandwidth": 1e15, "latency": 0.0},
+    )
+    run = simulate(world, trace(Row(isl=32, osl=64), Row(isl=32, osl=64, arrive_s=0.02)))
+    assert list(run.requests.transfer_start_s) == pytest.approx([0.032, 0.342])
+
+
 @pytest.mark.parametrize(
     "changes", [{"first": 1.1}, {"least": 0.8}, {"fall_steps": 0}, {"horizon": 0}, {"remote": -1}]
 )

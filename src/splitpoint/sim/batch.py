@@ -13,9 +13,17 @@ from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadabl
 from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
 from splitpoint.sim.prefix import hits, hold, idle_hits, matched, own_names, reusable, told_by
-from splitpoint.sim.reserve import giving_way, reserved, share_anew, share_falls, short_of_blocks
+from splitpoint.sim.reserve import (
+    giving_way,
+    remote_room,
+    reserved,
+    share_anew,
+    share_falls,
+    short_of_blocks,
+)
 from splitpoint.sim.seats import (
     LISTS,
+    PARK,
     QUEUE,
     READY,
     RUNNING,
@@ -27,6 +35,7 @@ from splitpoint.sim.seats import (
     growth,
     join_decoders,
     join_fresh,
+    leave_park,
     leave_queue,
     leave_seat,
     promise,
@@ -36,6 +45,7 @@ from splitpoint.sim.seats import (
 from splitpoint.sim.state import (
     DECODING,
     FILLING,
+    PARKED,
     PREFILL,
     PULLING,
     RELOADED,
@@ -76,6 +86,7 @@ def schedule_prefills(s: Sim, r: int, now: int) -> None:
     rank.before = 0
     rank.preempted = 0
     rank.granted = 0
+    rank.easing = 0
     budget = _continue_prefills(s, r, s.pools[rank.pool].budget)
     if rank.preempted == 0:
         _admit(s, r, budget, now)
@@ -144,6 +155,7 @@ def _preempt(s: Sim, ticket: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
+    parks = pool.parks == 1 and t.state == DECODING
     if t.state == DECODING:
         blocks = stop_decoding(s, ticket)
     else:
@@ -164,17 +176,19 @@ def _preempt(s: Sim, ticket: int) -> None:
         own_names(s, r, source, tokens // pool.block)
         name_blocks(s, ticket, source, tokens // pool.block)
     free_blocks(s, ticket, blocks)
-    t.state = WAITING
+    t.state = PARKED if parks else WAITING
     t.chunk = 0
     t.computed = 0
     t.reloaded = 0
     t.target = s.requests[q].isl + t.got
-    if pool.reserving == 1:
+    if parks:
+        chain.append(s.places, LISTS * r + PARK, ticket)
+    elif pool.reserving == 1:
         chain.append(s.places, LISTS * r + QUEUE, ticket)
     else:
         chain.prepend(s.places, LISTS * r + QUEUE, ticket)
     rank.waiting += 1
-    expect(s, ticket, held(pool, s.windows, t.target, 1), t.target)
+    expect(s, ticket, held(pool, s.windows, t.target, 1), 0 if parks else t.target)
     rank.preempted = 1
     rank.preemptions += 1
     rank.dirty = 1
@@ -252,7 +266,13 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
         return
     ticket = s.places.head[LISTS * r + QUEUE]
     while rank.running < pool.seats and budget > 0:
+        parked = s.places.head[LISTS * r + PARK]
+        if parked >= 0 and _resume(s, r, parked):
+            continue
         ready = s.places.head[LISTS * r + READY]
+        if parked >= 0 and (ready < 0 or rank.running > 0):
+            # Others wait until those are back; but what nobody can retract must end.
+            return
         if ready >= 0:
             # Loaded requests go first, as vLLM puts them ahead of its waiting queue.
             tokens = _admit_ready(s, r, ready, budget, now)
@@ -302,6 +322,34 @@ def _admit_ready(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     join_fresh(s, ticket)
     rank.dirty = 1
     return int(1 + pool.drafts)
+
+
+@kernel
+def _resume(s: Sim, r: int, ticket: int) -> bool:
+    """Give a retracted ticket blocks for what it had and a seat, if they are free beside what the
+    decode side keeps; its KV comes back from host memory and it decodes on."""
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    if pool.stages > 1 and s.owed[ticket] == 1:
+        return False
+    tokens = s.requests[request_of(s, ticket)].isl + t.got - 1 + pool.drafts
+    blocks = held(pool, s.windows, tokens, 1 + pool.drafts)
+    requests = rank.running + rank.inbound
+    spare = pool.remote_reserve * (requests + 1) if requests > 0 else 0
+    if blocks + spare > rank.free:
+        return False
+    leave_park(s, ticket)
+    take(s, r, blocks)
+    t.blocks = blocks
+    expect(s, ticket, 0, 0)
+    chain.append(s.places, LISTS * r + RUNNING, ticket)
+    rank.running += 1
+    rank.dirty = 1
+    if pool.stages > 1:
+        s.ticket_lane[ticket] = s.engines[rank.engine].lane
+    join_decoders(s, ticket)
+    return True
 
 
 @kernel
@@ -450,9 +498,11 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     found = hits(s, r, q, isl)
     blocks = held(pool, s.windows, isl + pool.drafts, 1 + pool.drafts)
     need = blocks - pool.full * found
-    requests = rank.running + rank.inbound
-    spare = pool.remote_reserve * (requests + 1) if requests > 0 else 0
+    spare = remote_room(s, r, ticket) if pool.reserving == 1 else 0
     if not _fits(s, r, q, found, need + spare):
+        # What is kept for the end of one request falls with every token of the others.
+        least = pool.remote_reserve * (rank.running + rank.inbound + 1)
+        rank.easing = pool.reserving == 1 and _fits(s, r, q, found, need + least)
         return False
     leave_queue(s, ticket)
     hold(s, ticket, q, found)

@@ -341,6 +341,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
             row.share_fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
             row.horizon = reserve.horizon
             row.retract_steps = reserve.retract_steps
+            row.parks = pool.role == "decode"
             row.remote_reserve = row.full * -(-reserve.remote // pool.block_tokens)
         if pool.host_blocks and row.caching:
             row.host = pool.host_blocks

@@ -23,6 +23,7 @@ from splitpoint.sim.state import (
     INFEASIBLE,
     LOADED,
     OUT,
+    PARKED,
     PULLING,
     RELOADED,
     RELOADING,
@@ -161,7 +162,7 @@ def _withdraw(s: Sim, ticket: int, now: int) -> None:
     if state in (OUT, HELD, PULLING, RELOADING):
         return
     e = s.ranks[t.rank].engine
-    if state in (WAITING, REMOTE, LOADED, FLOWED, RELOADED):
+    if state in (WAITING, REMOTE, LOADED, FLOWED, RELOADED, PARKED):
         touch(s, e, now)
         drop(s, ticket)
     elif state == COMING:

@@ -232,6 +232,8 @@ def _compose(s: Sim, e: int, now: int) -> None:
             engine.yielded = 1
         if rank.chunk > 0 or rank.fresh > 0 or (rank.preempted == 1 and rank.waiting > 0):
             engine.steady = 0
+        if rank.easing == 1:
+            engine.steady = 0
         if rank.dirty == 1:
             rank.dirty = 0
             record(s, r, now)

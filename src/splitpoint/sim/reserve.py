@@ -53,6 +53,32 @@ def reserved(s: Sim, r: int, ticket: int) -> int:
 
 
 @kernel
+def remote_room(s: Sim, r: int, ticket: int) -> int:
+    """Blocks that stay free when a decode rank reserves for a remote ticket: a number for each of
+    its requests, and enough that any of them, and this one, can end once all others are retracted.
+
+    Those on their way cannot be retracted; alone a request needs no more than its input.
+    """
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    requests = rank.running + rank.inbound
+    if requests == 0:
+        return 0
+    retractable = longest = 0
+    other = s.places.head[LISTS * r + RUNNING]
+    while other >= 0:
+        if decodes_here(s, other):
+            request = s.requests[request_of(s, other)]
+            retractable += request.isl + generated(s, other, s.engines[rank.engine].steps)
+            longest = max(longest, request.isl + min(request.osl, pool.horizon))
+        other = s.places.next[other]
+    own = min(s.requests[request_of(s, ticket)].osl, pool.horizon)
+    last = pool.full * ceil_div(max(0, own - retractable), pool.block)
+    single = pool.full * ceil_div(max(0, longest - retractable), pool.block)
+    return int(max(pool.remote_reserve, last) + max(pool.remote_reserve * requests, single))
+
+
+@kernel
 def giving_way(s: Sim, r: int) -> int:
     """The decoding ticket that is retracted first: fewest tokens generated, then the longest
     prompt, then the last admitted; -1 if there is none."""

@@ -18,14 +18,15 @@ from splitpoint.sim.state import (
     FRESH,
     LOADED,
     OUT,
+    PARKED,
     RELOADED,
     REMOTE,
     WAITING,
     Sim,
 )
 
-QUEUE, READY, RUNNING = 0, 1, 2
-LISTS = 3
+QUEUE, READY, RUNNING, PARK = range(4)
+LISTS = 4
 
 
 @kernel
@@ -260,6 +261,14 @@ def leave_queue(s: Sim, ticket: int) -> None:
 
 
 @kernel
+def leave_park(s: Sim, ticket: int) -> None:
+    """Take a ticket out of those whose KV is in host memory."""
+    r = s.tickets[ticket].rank
+    chain.unlink(s.places, LISTS * r + PARK, ticket)
+    s.ranks[r].waiting -= 1
+
+
+@kernel
 def leave_seat(s: Sim, ticket: int) -> None:
     """Take a ticket out of its rank's running list."""
     r = s.tickets[ticket].rank
@@ -283,6 +292,8 @@ def drop(s: Sim, ticket: int) -> None:
     pool = s.pools[rank.pool]
     if t.state in (WAITING, REMOTE):
         leave_queue(s, ticket)
+    elif t.state == PARKED:
+        leave_park(s, ticket)
     elif t.state == FILLING:
         chain.unlink(s.filling, t.rank, ticket)
         leave_seat(s, ticket)

@@ -25,9 +25,10 @@ PICOS = 10**12
 # FRESH computes the last prompt token on the decode side, HELD is prefilled and not yet pulled,
 # COMING is routed to a decode instance and still with its prefill instance, ENDING has its last
 # token (or, on a prefill instance, chunk) in the step in progress. RELOADING waits for blocks from
-# host memory, RELOADED has them and waits to be admitted.
+# host memory, RELOADED has them and waits to be admitted. PARKED was retracted on a decode instance
+# and has its KV in host memory.
 OUT, WAITING, FILLING, DECODING, HELD, REMOTE, PULLING, FLOWED, LOADED, FRESH, COMING = range(11)
-ENDING, RELOADING, RELOADED = range(11, 14)
+ENDING, RELOADING, RELOADED, PARKED = range(11, 15)
 
 # Outcomes of a request, as run.OUTCOMES numbers them.
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
@@ -65,6 +66,7 @@ POOL = _columns(
     "horizon",
     "retract_steps",
     "remote_reserve",
+    "parks",
     "usable",
     "in_flight",
     "windows",
@@ -155,6 +157,7 @@ RANK = _columns(
     "promised",
     "share",
     "shut",
+    "easing",
     "inbound",
     "segments",
     "segment_at",
