@@ -42,7 +42,7 @@ validate: .venv/.dev
 
 # PEER: an interpreter that has ai-dynamo and vllm-sr-sim, to run them side by side.
 bench: .venv/.dev
-	$(BIN)/python benchmarks/simulate_speed.py $(if $(PEER),--peer $(PEER))
+	$(BIN)/python -m benchmarks.simulate_speed $(if $(PEER),--peer $(PEER))
 
 # Measured rows of the aic extra's wheel (and ../shared) against the prediction, into docs/accuracy.md.
 # ARGS=--held-out takes the test rows instead: once a release.

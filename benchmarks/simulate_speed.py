@@ -1,6 +1,6 @@
 """How fast `simulate` is: CPU seconds of one process after compilation, the best of five.
 
-    python benchmarks/simulate_speed.py [--mooncake FILE] [--peer PYTHON]
+    python -m benchmarks.simulate_speed [--mooncake FILE] [--peer PYTHON]
 
 The compilation, loads on 8 mixed instances, a split deployment with a tight decode pool, and two
 peers on the same machine where they are installed: Dynamo's replay (`ai-dynamo`) on the same trace
@@ -24,50 +24,20 @@ from pathlib import Path
 import numpy as np
 from msgspec.structs import replace
 
+from benchmarks.worlds import INSTANCES, world
 from splitpoint import metrics
 from splitpoint.inputs import traces
 from splitpoint.inputs.deployment import Routing
 from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.inputs.traces.synth import preset
-from splitpoint.pricing.blocks import Group
 from splitpoint.run import OUTCOMES
-from splitpoint.sim import PoolSpec, World, simulate
-from splitpoint.timing.curve import StepCurve
+from splitpoint.sim import World, simulate
 from splitpoint.timing.transfer import LinkSpec
 
-INSTANCES = 8
 RATE = 20.0
 NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"
 ROOT = Path(__file__).parents[1]
 SHARED = ROOT / "../shared/traces/mooncake_conversation.jsonl.gz"
-
-
-def world(routing: Routing, *, blocks: int, block_tokens: int = 16, caching: bool = False) -> World:
-    """Eight mixed instances whose steps last about as long as those of a 30B MoE on one GPU:
-    8 ms + 20 us a sequence + 24 ns a context token; 130 us a prefill token. Assumed: only the
-    number of events matters here."""
-    seats, budget = 256, 8192
-    n = np.arange(seats + 1, dtype=np.int64)
-    curve = StepCurve(
-        decode=8_000_000_000 + n * 20_000_000,
-        decode_context=np.full(seats + 1, 24_000, np.int64),
-        mixed=8_000_000_000 + np.arange(budget + 1, dtype=np.int64) * 130_000_000,
-        prefill_pair=1500,
-    )
-    pool = PoolSpec(
-        role="mixed",
-        replicas=INSTANCES,
-        dp=1,
-        kv_blocks=blocks,
-        block_tokens=block_tokens,
-        groups=(Group(kind="full", layers=48),),
-        in_flight=2 * budget,
-        max_seqs=seats,
-        token_budget=budget,
-        prefix_caching=caching,
-        curve=curve,
-    )
-    return World(pools=(pool,), routing=routing)
 
 
 def poisson(requests: int, rate: float, output: int = 200) -> Trace:
@@ -158,8 +128,9 @@ replicas = {INSTANCES}
 OURS = """
 import sys
 from pathlib import Path
-from benchmarks.simulate_speed import simulate, world
+from benchmarks.worlds import world
 from splitpoint.inputs import traces
+from splitpoint.sim import simulate
 trace = traces.read(Path(sys.argv[1]))
 simulate(world("round_robin", blocks=20_000, caching=True), trace)
 """
@@ -253,7 +224,8 @@ def overload() -> None:
 
 FIRST = """
 import time
-from benchmarks.simulate_speed import RATE, poisson, simulate, world
+from benchmarks.simulate_speed import RATE, poisson, simulate
+from benchmarks.worlds import world
 begin = time.process_time()
 simulate(world("round_robin", blocks=20_000), poisson(100, RATE))
 print(time.process_time() - begin)
@@ -261,7 +233,8 @@ print(time.process_time() - begin)
 
 MILLION = """
 import resource, time
-from benchmarks.simulate_speed import RATE, best, poisson, simulate, world
+from benchmarks.simulate_speed import RATE, best, poisson, simulate
+from benchmarks.worlds import world
 setting = world("round_robin", blocks=20_000)
 ten = poisson(10_000, RATE)
 short = best(lambda: simulate(setting, ten))
