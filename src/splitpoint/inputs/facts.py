@@ -1,20 +1,17 @@
 """Facts shipped with the package: the GPUs by name, every number with its source."""
 
 import re
-from difflib import get_close_matches
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs import raw
 from splitpoint.inputs.checks import Problem
-from splitpoint.inputs.conversion import convert
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.record import Record
 
-FOLDER = resources.files("splitpoint") / "facts" / "gpus"
+FOLDER = Path(__file__).parents[1] / "facts" / "gpus"
 
 
 class GpuFacts(Record, frozen=True, kw_only=True):
@@ -45,6 +42,8 @@ def name_faults(name: str) -> list[Problem]:
 
 
 def _hint(name: str) -> str:
+    from difflib import get_close_matches
+
     spellings = {
         spelling.lower(): head.gpu.name
         for head in _heads().values()
@@ -87,6 +86,10 @@ def _files() -> dict[str, str]:
 
 @cache
 def _facts(file: str) -> GpuFacts:
+    # With its parsers, which a process that is given a `World` does without.
+    from splitpoint.inputs import raw
+    from splitpoint.inputs.conversion import convert
+
     return convert(raw.parse(file, ".toml", _text(file)), GpuFacts, file)
 
 

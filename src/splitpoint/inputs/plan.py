@@ -13,7 +13,6 @@ from msgspec import Meta
 
 from splitpoint.inputs import facts, files
 from splitpoint.inputs.checks import Problem, Rule
-from splitpoint.inputs.conversion import convert
 from splitpoint.inputs.deployment import (
     Degree,
     Deployment,
@@ -198,6 +197,9 @@ AnyEngine = TypeVar("AnyEngine", Engine, EnginePlan)
 def _read(tree: object, kind: type[Read], path: Path, sets: Sequence[str]) -> Read:
     if isinstance(tree, dict):
         tree, sets = _with_gpu_written_out(tree, sets)
+    # With its parsers, which a process that is given a `World` does without.
+    from splitpoint.inputs.conversion import convert
+
     plan = _with_curves(convert(tree, kind, str(path), sets), path)
     workload = plan.workload
     if workload is None or workload.trace is None:
