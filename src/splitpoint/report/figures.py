@@ -88,7 +88,8 @@ LIGHT: dict[str, Any] = {
         "titleColor": INK,
         "titleFontWeight": "normal",
     },
-    "legend": {"labelColor": INK, "orient": "top", "labelLimit": 320},
+    # Legends of one row, side by side, would run out of a telephone's page.
+    "legend": {"labelColor": INK, "orient": "top", "labelLimit": 320, "columns": 4},
     "text": {"color": INK},
     "rule": {"color": INK},
     "view": {"stroke": None},
@@ -385,7 +386,7 @@ def phase(found: Isolated, which: Phase) -> "alt.LayerChart":
         "drafts:N",
         title=None,
         scale=alt.Scale(domain=told, range=list(DASHES[: len(told)])),
-        legend=alt.Legend(symbolSize=500) if len(told) > 1 else None,
+        legend=alt.Legend(symbolSize=500, orient="bottom") if len(told) > 1 else None,
     )
     tips = ("topology", "drafts", "users", "tok/s/GPU", "TTFT p50", "tok/s/user", "requests held")
     chart = alt.Chart(alt.InlineData(values=rows))
@@ -445,7 +446,9 @@ def _phase_rows(points: Sequence[PhasePoint]) -> list[dict[str, Any]]:
 
 
 def _drafts(count: int) -> str:
-    return f"{count} drafts" if count else "no drafts"
+    if not count:
+        return "no drafts"
+    return "1 draft" if count == 1 else f"{count} drafts"
 
 
 def _phase_marks(

@@ -84,10 +84,8 @@ def _header(answer: Answer) -> str:
                 (f"TTFT {at}", words.seconds(near.ttft.at_slo), ""),
                 (f"TPOT {at}", words.seconds(near.tpot.at_slo), ""),
             ]
-    plan = answer.plan
-    about = f"{words.title(answer)}: {answer.model} on up to {plan.gpus} x {answer.gpu}"
     return (
-        top(about) + f"<h1>{text(answer.verdict.headline)}</h1>"
+        top(words.about(answer)) + f"<h1>{text(answer.verdict.headline)}</h1>"
         f'<p class="soft">Asked: {text(words.slo(answer))}. Simulated, not measured.</p>'
         + cards(keys)
     )
@@ -321,7 +319,14 @@ def _kv(answer: Answer, runs: Mapping[str, Run], charts: Charts) -> str:
             ),
             table(
                 "The walls in numbers",
-                [("wall", ""), ("demand", NUMBER), ("asked", WORDS), ("held", WORDS), ("", WORDS)],
+                [
+                    ("wall", ""),
+                    ("asked for, mean", NUMBER),
+                    ("used or waited for, p99", NUMBER),
+                    ("asked", WORDS),
+                    ("held", WORDS),
+                    ("", WORDS),
+                ],
                 [_wall(wall) for wall in answer.walls],
             ),
         ]
@@ -355,8 +360,8 @@ def _wall(wall: Wall) -> list[str]:
     kind = "no" if wall.peak > 1 else "yes"
     return [
         text(f"{wall.side} side of {wall.deployment}"),
-        f'<span class="{kind}">{text(words.percent(wall.occupancy))} on average, '
-        f"{text(words.percent(wall.peak))} used or waited for at p99</span>",
+        text(words.percent(wall.occupancy)),
+        f'<span class="{kind}">{text(words.percent(wall.peak))}</span>',
         f"{_figure(wall.demand)} {text(wall.demand.name)}",
         f"{_figure(wall.pool)} {text(wall.pool.name)}",
         text(wall.words),
@@ -511,4 +516,4 @@ def _origin(figure: Figure, *, long: bool = False) -> str:
     """A mark that tells where a number is from, its source on hover or behind it."""
     kind = "origin assumed" if figure.origin == "assumed" else "origin"
     mark = f'<span class="{kind}" title="{text(words.origin(figure))}">{text(figure.origin)}</span>'
-    return f"{mark} {text(figure.source)}" if long and figure.source else mark
+    return f"{mark} {text(words.behind(figure))}" if long and figure.source else mark

@@ -152,14 +152,16 @@ def _turns(found: Isolated) -> list[str]:
 def _pays(found: Isolated) -> list[str]:
     sentences = []
     for pays in found.drafts_pay:
-        name = f"{pays.drafts} drafts on {pays.topology}"
+        one = pays.drafts == 1
+        name = f"{pays.drafts} {'draft' if one else 'drafts'} on {pays.topology}"
+        pay, lose = ("pays", "loses") if one else ("pay", "lose")
         if pays.lose_from is None:
-            sentences.append(f"{name} pay at every concurrency tried")
+            sentences.append(f"{name} {pay} at every concurrency tried")
         elif pays.pay_until is None:
-            sentences.append(f"{name} pay at no concurrency tried")
+            sentences.append(f"{name} {pay} at no concurrency tried")
         else:
             sentences.append(
-                f"{name} pay up to {pays.pay_until:,} users and lose from {pays.lose_from:,}"
+                f"{name} {pay} up to {pays.pay_until:,} users and {lose} from {pays.lose_from:,}"
             )
     return sentences
 

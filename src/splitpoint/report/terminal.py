@@ -40,11 +40,7 @@ GOOD, BAD, DOUBT = "green", "red", "yellow"
 def render(answer: Answer, console: Console) -> None:
     """Print the whole answer, the verdict last."""
     out = _Page(console)
-    plan = answer.plan
-    out.title(
-        f"{words.title(answer)}: {words.plain(answer.model)} on up to {plan.gpus} x "
-        f"{words.plain(answer.gpu)}"
-    )
+    out.title(words.about(answer))
     _workload(answer, out)
     _request(answer, out)
     _holdings(answer, out)

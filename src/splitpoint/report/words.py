@@ -77,6 +77,11 @@ def origin_of(kind: str, source: str) -> str:
     return told if told.split(":")[0] in ORIGINS else f"{kind}: {told}"
 
 
+def behind(value: Figure) -> str:
+    """A figure's source where its origin stands before it."""
+    return plain(value.source).removeprefix(f"{value.origin}: ")
+
+
 def rung(name: str) -> str:
     """A rung of the memory ladder in words."""
     return RUNGS.get(name, plain(name))
@@ -180,6 +185,13 @@ def held(answer: Answer, points: Sequence[Point]) -> tuple[Holding, ...]:
 def point(value: Point) -> str:
     """A point's name where its load stands beside it."""
     return plain(value.name.removesuffix(f" @ {value.load}"))
+
+
+def about(answer: Answer) -> str:
+    """What a page is about: "study: Qwen/Qwen3-30B-A3B on up to 8 x H20", without a name of its own
+    the model first."""
+    named = f"{plain(answer.plan.name)}: " if answer.plan.name else ""
+    return f"{named}{plain(answer.model)} on up to {answer.plan.gpus} x {plain(answer.gpu)}"
 
 
 def title(answer: Answer) -> str:

@@ -167,6 +167,7 @@ def link(
         told = f", {machine_ports} ports a machine of {gpu.gpus_per_node} GPUs"
     if hop:
         told += f", {hop:g} s from one server to the other"
+    a_side = "port a side" if ports == 1 else "ports a side"
     given = f"given: {bandwidth:g} bytes/s a port; " if bandwidth is not None else ""
     return LinkSpec(
         bandwidth=ports * (bandwidth if bandwidth is not None else port.bandwidth * speed.share),
@@ -178,7 +179,7 @@ def link(
         layerwise=layerwise,
         lease_s=lease_s,
         shared=shared,
-        origin=f"{given}{kind}, {ports} ports a side{told}; {speed.origin}",
+        origin=f"{given}{kind}, {ports} {a_side}{told}; {speed.origin}",
     )
 
 

@@ -31,9 +31,9 @@ def request_cost(model: Model, gpu: Gpu, reference: ready.Holding, profile: Prof
 
 
 def holdings(held: Iterable[ready.Holding], profile: Profile) -> tuple[Holding, ...]:
-    """The memory ladder of each, named by topology, drafts and token budget."""
+    """The memory ladder of each, named by topology, drafts and token budget, the smallest first."""
     shown: dict[str, Holding] = {}
-    for one in held:
+    for one in sorted(held, key=_size):
         name = _name(one)
         if name in shown:
             continue
@@ -56,6 +56,11 @@ def holdings(held: Iterable[ready.Holding], profile: Profile) -> tuple[Holding, 
             fits=one.ladder.fits,
         )
     return tuple(shown.values())
+
+
+def _size(held: ready.Holding) -> tuple[int, str, int, int]:
+    engine = held.engine
+    return held.topology.gpus, str(held.topology), engine.drafts, engine.batched_tokens or 0
 
 
 def _name(held: ready.Holding) -> str:
