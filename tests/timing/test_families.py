@@ -43,8 +43,9 @@ PRODUCTS = {
     KIMI: 61 * (7168 * (1536 + 576) + 1536 * 64 * 192 + 512 * 64 * 256 + 64 * 128 * 7168)
     + 3 * 7168 * 18432
     + 60 * (7168 * 384 + 9 * 3 * 7168 * 2048),
-    # Queries and keys of 16 heads, values and gates of 32; every fourth layer gated attention.
-    NEXT: 36 * (2048 * (2 * 16 + 2 * 32) * 128 + 32 * 128 * 2048)
+    # Queries and keys of 16 heads, values and gates of 32, a decay and a step for each of these;
+    # every fourth layer gated attention.
+    NEXT: 36 * (2048 * ((2 * 16 + 2 * 32) * 128 + 2 * 32) + 32 * 128 * 2048)
     + 12 * (2048 * (2 * 16 + 2 * 2) * 256 + 16 * 256 * 2048)
     + 48 * (2048 * 512 + (10 + 1) * 3 * 2048 * 512),
     OSS: 36 * (2880 * (64 + 2 * 8) * 64 + 64 * 64 * 2880 + 2880 * 128 + 4 * 3 * 2880 * 2880),
