@@ -51,7 +51,7 @@ SHARED = ROOT.parent / "shared" / "truth" / "inferencex_dsr1_configs.csv"
 TURNS = 10
 # Seconds that the first wave of InferenceX's loops waits for kernels met for the first time: fitted
 # on even rows, see `fronts`. The warm-up of newer runs (2 requests a user) repeats one prompt.
-COLD_S = {"vllm": 0.0, "sglang": 1.1, "trtllm": 0.0}
+COLD_S = {"vllm": 0.0, "sglang": 1.2, "trtllm": 0.0}
 # Rows of one task of the process pool.
 CHUNK = 16
 
@@ -89,8 +89,8 @@ def held_back(row: Measured, curve: StepCurve) -> Floats:
     first wave, later the server's `hold`, in steps of a full batch."""
     n = row.concurrency * TURNS
     rng = np.random.default_rng(1)
-    pool = row.deployment.pools[0]
-    per_rank = -(-row.concurrency // pool.topology.dp)
+    pool = row.deployment.pools[-1]
+    per_rank = -(-row.concurrency // (pool.topology.dp * pool.replicas))
     running = min(per_rank, len(curve.decode) - 1)
     share = (1 + row.spread) / 2
     context = (row.isl + row.osl / 2) * share
@@ -101,6 +101,9 @@ def held_back(row: Measured, curve: StepCurve) -> Floats:
     steps = np.zeros(n)
     if row.hold.polls > 1:
         steps = rng.uniform(0, row.hold.polls, n)
+        if row.mode == "PD":
+            # An instance that stands idle, as all other users are elsewhere, looks at once.
+            steps *= rng.random(n) < 1 - (1 - 1 / pool.replicas) ** (row.concurrency - 1)
     elif row.hold.waits:
         # Prompts come at users / output tokens a step; the first waits for the whole gathering.
         rate = per_rank / (row.osl * share)
@@ -149,7 +152,7 @@ def simulated(row: Measured) -> Outcome:
         served = world(ready, model, gpu, tokens=int(row.isl * share))
     except PlanError as error:
         return Outcome(key=row.key, refused=str(error))
-    before = held_back(row, ready.instances[0].curve)
+    before = held_back(row, ready.instances[-1].curve)
     run = simulate(served, closed_loop(row, before), series=False)
     done = metrics.finished(run)
     if not done.all():
@@ -315,10 +318,11 @@ def fronts(pairs: Sequence[Compared]) -> dict[str, Front]:
 
 
 class Hop(NamedTuple):
-    """Seconds more of a request that decodes elsewhere than it prefills, fitted: the median error
-    of TTFT on rows left out, and how many rows there were."""
+    """Seconds more of a request that decodes elsewhere than it prefills, more `across` a network,
+    fitted: the median error of TTFT on rows left out, and how many rows there were."""
 
     seconds: float
+    across: float
     error: float
     rows: int
 
@@ -329,12 +333,16 @@ def hops(pairs: Sequence[Compared]) -> dict[str, Hop]:
     found = {}
     for engine in ("vllm", "sglang", "trtllm"):
         chosen = _unhurried(pairs, engine, "PD")
-        now = host_speed(chosen[0].row.deployment.pools[0].engine).hop
-        left = np.array([p.row.ttft - p.outcome.ttft + now for p in chosen])
+        speed = host_speed(chosen[0].row.deployment.pools[0].engine)
+        columns = np.array(
+            [(1.0, p.row.deployment.gpus > facts.gpu(p.row.gpu).domain) for p in chosen]
+        )
+        now = columns @ np.array([speed.hop, speed.hop_across])
+        left = np.array([p.row.ttft - p.outcome.ttft for p in chosen]) + now
         scale = np.array([p.row.ttft for p in chosen])
-        columns = np.ones((len(chosen), 1))
-        seconds = float(_least_absolute(columns, left, scale)[0])
-        found[engine] = Hop(seconds, _left_out(chosen, columns, left, scale), len(chosen))
+        seconds, across = map(float, _least_absolute(columns, left, scale))
+        error = _left_out(chosen, columns, left, scale)
+        found[engine] = Hop(seconds, across, error, len(chosen))
     return found
 
 

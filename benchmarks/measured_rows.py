@@ -262,7 +262,7 @@ def _wheel_row(row: dict[str, str]) -> Measured:
         isl=load.isl,
         osl=load.osl,
         spread=1.0 if own else INFERENCEX_SPREAD,
-        hold=Hold() if own or disagg else _hold(engine, load, deployment.pools[0].topology),
+        hold=Hold() if own else _hold(engine, load, deployment.pools[-1].topology),
         drafts=drafts,
         # Where the same configuration is in both tables, this one has the mean.
         statistic="mean",
@@ -420,10 +420,20 @@ def _split_settings(
         return replace(settings, batched_tokens=budget, max_seqs=seqs, async_scheduling=False)
     if listed is not None:
         return replace(settings, max_seqs=listed.batch, max_graph=listed.batch)
-    if engine == "sglang" and role == "prefill":
-        settings = replace(settings, batched_tokens=_sglang_prefill(load, topology))
-        return replace(settings, max_seqs=1) if _one_by_one(load, topology) else settings
+    if engine == "sglang":
+        settings = replace(settings, all_to_all=_sends(load, topology))
+        if role == "prefill":
+            settings = replace(settings, batched_tokens=_sglang_prefill(load, topology))
+            return replace(settings, max_seqs=1) if _one_by_one(load, topology) else settings
     return settings
+
+
+def _sends(load: _Load, topology: Topology) -> bool:
+    """Whether SGLang sends tokens one by one: `--moe-a2a-backend` deepep in recipes/gb{2,3}00-fp8
+    and on the wide decode sides of gb{2,3}00-fp4, mori in models.yaml; none elsewhere."""
+    if load.gpu.startswith("MI"):
+        return True
+    return load.gpu in ("GB200", "GB300") and (load.precision == "fp8" or topology.dp > 8)
 
 
 def _one_by_one(load: _Load, topology: Topology) -> bool:
@@ -454,8 +464,11 @@ def _sglang_prefill(load: _Load, topology: Topology) -> int:
         chunk = 16384 if load.precision == "fp4" else 262144
     elif load.gpu in ("GB200", "GB300"):
         # low-latency.yaml have few users, the others of these names attention of dp ranks or of
-        # several workers.
-        chunk = 16384 if load.concurrency <= 64 else 131072
+        # several workers; of 1k1k, max-tpt.yaml in fp4 have 65536.
+        if load.concurrency <= 64:
+            chunk = 8192 if load.isl == 1024 else 32768 if load.precision == "fp8" else 24576
+        else:
+            chunk = 65536 if load.isl == 1024 and load.precision != "fp8" else 131072
     elif _one_by_one(load, topology):
         chunk = 65536
     else:
@@ -621,7 +634,11 @@ def _drafting(settings: Engine, load: _Load, drafts: int) -> Engine:
 
 def _hold(engine: EngineName, load: _Load, topology: Topology) -> Hold:
     """dsr1_fp{4,8}_b200.sh and qwen3.5_*_b{2,3}00.sh poll rarely; 70b_*_trt_slurm.sh and
-    dsr1_fp8_b200_trt.sh wait for a batch."""
+    dsr1_fp8_b200_trt.sh wait for a batch. Split, a prefill starts once its decode side has looked
+    for the request: the decode sides of low-latency.yaml in recipes/gb200-* and gb300-fp4 poll."""
+    if load.split:
+        few = engine == "sglang" and load.gpu in ("GB200", "GB300") and load.concurrency <= 64
+        return Hold(polls=10) if few and (load.gpu, load.precision) != ("GB300", "fp8") else Hold()
     short = load.isl == load.osl == 1024
     if engine == "sglang" and load.gpu in ("B200", "B300") and "GLM" not in load.model:
         return Hold(polls=30 if load.concurrency >= 16 and not _later(load) else 10)
@@ -762,7 +779,7 @@ def _inferencex_row(key: str, row: dict[str, str]) -> Measured:
         isl=load.isl,
         osl=load.osl,
         spread=INFERENCEX_SPREAD,
-        hold=Hold() if disagg else _hold(engine, load, deployment.pools[0].topology),
+        hold=_hold(engine, load, deployment.pools[-1].topology),
         drafts=deployment.pools[-1].engine.drafts,
         statistic="median",
         ttft=float(row["ttft"]),

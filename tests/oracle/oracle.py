@@ -1065,8 +1065,12 @@ class Oracle:
         return True
 
     def receive(self, seat: Seat) -> None:
-        """The first token came with the KV."""
-        seat.request.first_token = self.now
+        """The first token came with the KV; it leaves at the end of a step that runs."""
+        engine = seat.rank.engine
+        if engine.busy and not seat.rank.spec.curve.later and seat.request.osl > 1:
+            seat.rank.due.append(seat)
+        else:
+            seat.request.first_token = self.now
         seat.got = 1
         seat.slot = seat.rank.engine.slot
         seat.rank.running.append(seat)

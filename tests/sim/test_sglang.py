@@ -66,6 +66,21 @@ def test_the_first_token_comes_with_the_kv() -> None:
     assert r.end_s[1] == r.transfer_end_s[1]
 
 
+def test_a_first_token_that_came_with_the_kv_leaves_at_the_end_of_the_step_that_runs() -> None:
+    # A decodes from 85 ms on, a step each 10 ms. B's reservation waits for 215 ms, its transfer of
+    # 45 ms ends at 260 ms; the step that starts at 265 ms is over at 275 ms, with B's first token,
+    # and B's second comes with the step that starts then.
+    decode = {"reserve": SGLANG, "batches_in_flight": 2}
+    world = split(prefill={"reserve": SGLANG, "replicas": 2}, decode=decode)
+    rows = trace(Row(isl=40, osl=40), Row(isl=40, osl=2, arrive_s=0.17))
+    r = simulate(world, rows).requests
+    assert r.transfer_end_s[1] == pytest.approx(0.26)
+    assert r.first_token_s[1] == pytest.approx(0.275)
+    assert r.end_s[1] == pytest.approx(0.285)
+    # What A's first token is: nothing ran.
+    assert r.first_token_s[0] == r.transfer_end_s[0]
+
+
 def test_the_decode_side_keeps_tokens_free_for_each_of_its_requests() -> None:
     # 8 blocks; 2 for each prompt, and 2 kept free for each request there and the new one. The
     # second fits (2 + 4 of 6), the third would need 2 + 6 of 4.

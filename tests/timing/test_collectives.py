@@ -123,10 +123,35 @@ def test_few_ranks_gather_tokens_and_many_send_them() -> None:
     distinct = 8 * (1 - (7 / 8) ** 2)
     assert distinct <= 4
     assert many["experts.combine"].bytes[0] == pytest.approx(8 * distinct * 128 * 2)
-    assert exchanged(MOE.layers[0].ffn, Topology(dp=8, ep=8))  # type: ignore[arg-type]
+    assert exchanged(MOE.layers[0].ffn, Topology(dp=8, ep=8), ENGINE)  # type: ignore[arg-type]
     # A group that dealt its tokens out puts the results together again.
     dealt = sent(MOE, Topology(tp=2, dp=8, ep=16))["experts.share"]
     assert (dealt.pattern, dealt.ranks, dealt.bytes[0]) == ("all_gather", 2, 8 * 128 * 2)
+
+
+def test_sglang_gathers_prompts_by_sums_over_all_ranks() -> None:
+    topology = Topology(tp=2, dp=2, ep=4)
+    engine = replace(ENGINE, name="sglang", all_to_all=False)
+    step = batch(prefill=8, pairs=64, rows=1)
+    found = {e.name: e for e in stage_exchanges(MOE.layers, MOE, topology, engine, step)}
+    sums = found["experts.sums"]
+    assert (sums.pattern, sums.ranks, sums.count) == ("all_reduce", 4, 2 * len(MOE.layers))
+    assert sums.bytes[0] == 2 * 8 * 128 * 2
+    assert found["experts.gather"].bytes[0] == found["experts.scatter"].bytes[0] == 0
+    decode = {e.name: e for e in stage_exchanges(MOE.layers, MOE, topology, engine, STEP)}
+    assert decode["experts.sums"].bytes[0] == 0 < decode["experts.gather"].bytes[0]
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_engine_may_be_told_to_send_tokens_one_by_one(told: bool) -> None:
+    for topology in (Topology(dp=2, ep=2), Topology(dp=8, ep=8)):
+        engine = replace(ENGINE, all_to_all=told)
+        found = {e.name for e in stage_exchanges(MOE.layers, MOE, topology, engine, STEP)}
+        assert ("experts.dispatch" in found) == told
+        assert ("experts.gather" in found) != told
+    # Experts cut by rank have nowhere of their own to send a token to.
+    ffn = MOE.layers[0].ffn
+    assert not exchanged(ffn, Topology(dp=8), engine)  # type: ignore[arg-type]
 
 
 def test_stages_hand_hidden_states_and_residuals_on() -> None:

@@ -106,6 +106,13 @@ def test_a_hop_and_the_pieces_of_a_request_come_before_its_bytes() -> None:
     more = transfer_seconds(spec, 1000, 60) - transfer_seconds(plain, 1000, 60)
     assert more == pytest.approx(0.05 + 100 * NETWORKS["nvlink"].per_descriptor / 2)
     assert "0.05 s from one server to the other" in spec.origin
+    near, far = (
+        link(GPU, two, four, bytes_per_token=1e5, hop=0.05, hop_across=0.1, gpus=gpus)
+        for gpus in (GPU.domain, GPU.domain + 1)
+    )
+    assert near.latency == pytest.approx(plain.latency + 0.05)
+    apart = GPU.outside.latency + NETWORKS["ib"].latency
+    assert far.latency == pytest.approx(apart + 0.05 + 0.1)
 
 
 def test_every_network_states_its_origin() -> None:

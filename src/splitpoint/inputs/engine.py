@@ -50,6 +50,9 @@ class Engine(Record, frozen=True, kw_only=True):
     there, on in every guide; the other engines always pad).
     `balance_steps`: steps that prompts wait at most until every data-parallel rank has one
     (TensorRT-LLM's `attention_dp_config`, `timeout_iters` with `enable_balance`); 0: off, as there.
+    `all_to_all`: tokens of data-parallel ranks are sent to their experts one by one (SGLang's
+    `--moe-a2a-backend`, vLLM's `--all2all-backend`) or gathered on all ranks; None: as assumed in
+    `timing.operators.exchanged`.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
@@ -74,6 +77,7 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_sizes: GraphSizes = ()
     graph_padding: bool = True
     balance_steps: Steps = 0
+    all_to_all: bool | None = None
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()

@@ -76,6 +76,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     graph_sizes: GraphSizes = ()
     graph_padding: bool = True
     balance_steps: Steps = 0
+    all_to_all: bool | None = None
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()

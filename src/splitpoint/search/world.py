@@ -119,6 +119,7 @@ def path(
     # Every decode rank pulls its own share; what ranks hold copies of crosses once for each.
     cost = handoff(model, decode.holding.layout, tokens)
     posted = pieces(decode.engine.name, cost.descriptors_per_block, cost.ranks)
+    speed = host_speed(decode.engine)
     return link(
         gpu,
         by_role["prefill"].topology,
@@ -127,7 +128,8 @@ def path(
         fixed_bytes=float(cost.fixed_bytes * cost.ranks),
         descriptors_per_block=posted.per_block,
         descriptors=posted.per_request,
-        hop=host_speed(decode.engine).hop,
+        hop=speed.hop,
+        hop_across=speed.hop_across,
         gpus=candidate.deployment.gpus,
         bandwidth=transfer_bandwidth,
         machine_ports=transfer_ports,

@@ -354,7 +354,8 @@ def _resume(s: Sim, r: int, ticket: int) -> bool:
 
 @kernel
 def _receive(s: Sim, ticket: int, now: int) -> None:
-    """As SGLang: the prefill side's token came with the KV, the next step gives the second."""
+    """As SGLang: the prefill side's token came with the KV, the next step gives the second. While a
+    step runs, the loop first waits for its end, and sends that token on then."""
     t = s.tickets[ticket]
     rank = s.ranks[t.rank]
     q = request_of(s, ticket)
@@ -362,15 +363,19 @@ def _receive(s: Sim, ticket: int, now: int) -> None:
     rank.inbound -= t.inbound
     t.inbound = 0
     rank.dirty = 1
-    request.first_token = now
     t.got = 1
     chain.append(s.places, LISTS * t.rank + RUNNING, ticket)
     rank.running += 1
+    stages = s.pools[rank.pool].stages
+    if s.engines[rank.engine].busy == 1 and stages == 1 and request.osl > 1:
+        chain.append(s.filling, s.rules[0].ranks + t.rank, ticket)
+    else:
+        request.first_token = now
     if request.osl == 1:
         leave_seat(s, ticket)
         finish(s, q, ticket, now)
         return
-    if s.pools[rank.pool].stages > 1:
+    if stages > 1:
         s.ticket_lane[ticket] = s.engines[rank.engine].lane
     join_decoders(s, ticket)
 

@@ -192,6 +192,10 @@ def _start(s: Sim, now: int) -> None:
         _compose(s, e, now)
         if engine.lasts < 0 or engine.yielded == 1 or engine.steady == 0:
             steady = 0
+        for r in range(engine.first, engine.first + engine.ranks):
+            # A first token that came with its KV leaves at the end of this step.
+            if s.filling.head[s.rules[0].ranks + r] >= 0:
+                steady = 0
     else:
         engine.lasts = -1
     if steady == 1 and s.rules[0].leaps == 1:

@@ -100,7 +100,7 @@ def stage_exchanges(
                 result += _context_exchanges(mixer, times, model, topology, engine, batch)
     group = topology.tp * topology.dp
     if routed and topology.dp > 1:
-        result += _dispatch(routed[0], model, topology, new, len(routed))
+        result += _dispatch(routed[0], model, topology, engine, batch, len(routed))
     elif routed and group > 1:
         result.append(_reduce("experts.sum", hidden, group, len(routed)))
     if topology.pp > 1:
@@ -225,18 +225,24 @@ def _reduce(name: str, size: Array, ranks: int, count: int) -> Exchange:
 
 
 def _dispatch(
-    ffn: Experts, model: Model, topology: Topology, new: Array, count: int
+    ffn: Experts, model: Model, topology: Topology, engine: Engine, batch: Batch, count: int
 ) -> list[Exchange]:
     """Tokens of all attention ranks to their experts and back: the cheaper of all-gather with
-    reduce-scatter and of all-to-all, which sends a token once to each rank that it needs."""
+    reduce-scatter and of all-to-all, which sends a token once to each rank that it needs.
+
+    SGLang gathers a step with prefill by a sum over all ranks, each of which adds its tokens to a
+    buffer of zeros, and sums up the results the same way (`DpPaddingMode.SUM_LEN`,
+    layers/dp_attention.py and communicator.py, read 2026-11-30).
+    """
     dim = ffn.latent_dim or model.hidden
+    new = tokens(batch, engine.drafts)
     there = ACTIVATION_BYTES[model.weights.experts]
     ranks = topology.tp * topology.dp
     distinct = ranks * (1.0 - (1.0 - 1.0 / ranks) ** ffn.active)
     gathered = new * topology.dp * dim
     # Ranks of one tensor-parallel group hold the same tokens: each sends its part.
     sent = new / topology.tp * distinct * dim
-    if exchanged(ffn, topology):
+    if exchanged(ffn, topology, engine):
         # Each rank of a group has the results of its part of the tokens; attention needs all
         # (vLLM 0.32, `is_sequence_parallel` of its mixture blocks).
         whole = Exchange(
@@ -263,7 +269,11 @@ def _dispatch(
                 count=count,
             ),
         ]
+    summed = (batch.prefill > 0) & (engine.name == "sglang")
+    buffer = np.where(summed, new * topology.dp * model.hidden * HIDDEN_BYTES, 0.0)
+    gathered = np.where(summed, 0.0, gathered)
     exchanges = [
+        _reduce("experts.sums", buffer, ranks, 2 * count if engine.name == "sglang" else 0),
         Exchange(
             name="experts.gather",
             pattern="all_gather",
@@ -282,7 +292,8 @@ def _dispatch(
         ),
     ]
     if topology.tp > 1:
-        exchanges.append(_reduce("experts.sum", new * dim * HIDDEN_BYTES, topology.tp, count))
+        own = np.where(summed, 0.0, new * dim * HIDDEN_BYTES)
+        exchanges.append(_reduce("experts.sum", own, topology.tp, count))
     return exchanges
 
 

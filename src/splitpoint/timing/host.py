@@ -38,13 +38,13 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     per running sequence; `launch`: one kernel launched outside a graph; `front` and `front_token`:
     from a client to the queue, a request and each of its input tokens (HTTP, tokenising, the
     processes between, and the first token's way back); `hop`: more where prefill and decode are
-    apart, from the end of the one until the other knows of the request. `beside_tokens`: the
-    largest decode batch, in tokens, whose shared experts run beside the routed ones on a second
-    stream. `agree` and `agree_far`: in which the hosts of dp ranks agree on the shape of a pass, of
-    one machine and of several. `dependent`: of a kernel's start, what passes beside the end of the
-    kernel before it (programmatic dependent launch). `fused`: kernels that are part of others on
-    every rank, and `fused_sums`: those that are part of an all-reduce where one follows or precedes
-    them.
+    apart, from the end of the one until the other knows of the request, and `hop_across` more where
+    a network is between them, not an NVLink domain. `beside_tokens`: the largest decode batch, in
+    tokens, whose shared experts run beside the routed ones on a second stream. `agree` and
+    `agree_far`: in which the hosts of dp ranks agree on the shape of a pass, of one machine and of
+    several. `dependent`: of a kernel's start, what passes beside the end of the kernel before it
+    (programmatic dependent launch). `fused`: kernels that are part of others on every rank, and
+    `fused_sums`: those that are part of an all-reduce where one follows or precedes them.
     `quantises`: dtypes of products whose inputs a kernel of its own quantises and whose measured
     table leaves it out."""
 
@@ -57,6 +57,7 @@ class HostSpeed(Record, frozen=True, kw_only=True):
     front: float
     front_token: float
     hop: float
+    hop_across: float
     beside_tokens: int
     agree: float = 0.0
     agree_far: float = 0.0

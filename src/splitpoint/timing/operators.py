@@ -279,7 +279,7 @@ def _layer(
     if isinstance(layer.ffn, Mlp):
         result += _mlp("mlp", layer.ffn.width, layer.ffn.gated, model, topology, new)
     elif isinstance(layer.ffn, Experts):
-        result += _experts(layer.ffn, model, topology, new)
+        result += _experts(layer.ffn, model, topology, engine, new)
     return result
 
 
@@ -808,18 +808,24 @@ def grouped(
     )
 
 
-def exchanged(ffn: Experts, topology: Topology) -> bool:
+def exchanged(ffn: Experts, topology: Topology, engine: Engine) -> bool:
     """Whether tokens are sent to their experts' ranks one by one rather than gathered on all.
 
-    Assumed: where that moves at most half of the bytes; below, engines keep their default of
-    all-gather and reduce-scatter (vLLM 0.32, `--all2all-backend`).
+    Assumed where the engine is not told: where that moves at most half of the bytes; below, engines
+    keep their default of all-gather and reduce-scatter (vLLM 0.32, `--all2all-backend`).
     """
+    if topology.dp == 1 or topology.ep == 1:
+        return False
+    if engine.all_to_all is not None:
+        return engine.all_to_all
     ranks = topology.tp * topology.dp
     distinct = ranks * (1.0 - (1.0 - 1.0 / ranks) ** ffn.active)
-    return topology.dp > 1 and topology.ep > 1 and distinct / topology.tp <= topology.dp / 2
+    return bool(distinct / topology.tp <= topology.dp / 2)
 
 
-def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list[Operator]:
+def _experts(
+    ffn: Experts, model: Model, topology: Topology, engine: Engine, new: Array
+) -> list[Operator]:
     """Router on every rank, then the experts: cut by tp x dp like any matrix, or whole experts
     per rank (ep), which then serve the tokens of all dp ranks."""
     routed = new * topology.dp
@@ -831,7 +837,7 @@ def _experts(ffn: Experts, model: Model, topology: Topology, new: Array) -> list
         pairs = pairs / topology.ep * imbalance(pairs, topology.ep)
         reached = np.minimum(busiest(ffn.count, reached, topology.ep), np.maximum(pairs, 1e-9))
         width = ffn.width
-    if exchanged(ffn, topology):
+    if exchanged(ffn, topology, engine):
         listed = pairs
     dim = ffn.latent_dim or model.hidden
     matrices = 2 if ffn.gated else 1

@@ -136,6 +136,7 @@ def link(
     descriptors_per_block: float = 0.0,
     descriptors: float = 0.0,
     hop: float = 0.0,
+    hop_across: float = 0.0,
     gpus: int | None = None,
     network: Network | None = None,
     bandwidth: float | None = None,
@@ -150,13 +151,15 @@ def link(
     two instances), else over the network. `bandwidth` overrides one port's bytes per second,
     `network` the kind. A request lives on one data-parallel rank: only its tp x pp ports count.
     `descriptors` are posted once a request; `hop`: seconds from the end of its prefill until its
-    decode instance knows of it.
+    decode instance knows of it, and `hop_across` more over the network.
     `machine_ports`: how many ports all GPUs of a machine share, where each has none of its own.
     """
     if bandwidth is not None and not bandwidth > 0:
         raise PlanError("transfer_bandwidth", f"{bandwidth} is not above zero", "bytes per second")
     total = prefill.gpus + decode.gpus if gpus is None else gpus
-    port = gpu.inside if total <= gpu.domain else gpu.outside
+    inside = total <= gpu.domain
+    port = gpu.inside if inside else gpu.outside
+    hop += 0.0 if inside else hop_across
     kind = network or _NETWORK_OF[port.kind]
     speed = NETWORKS[kind]
     ports = min(prefill.tp * prefill.pp, decode.tp * decode.pp)
