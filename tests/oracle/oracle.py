@@ -284,6 +284,14 @@ class Rank:
             return 0
         return max(0, self.cached(request, self.most_hits(request, target)) - self.hybrid)
 
+    def hits_on_host(self, seat: Seat) -> int:
+        """Blocks that host memory has beyond the pool's."""
+        if not self.spec.host_blocks or not self.spec.prefix_caching or self.full == 0:
+            return 0
+        told = seat.request.told
+        most = self.most_hits(told, seat.target)
+        return max(0, self.on_host(told, most) - self.hybrid - self.cached(told, most))
+
     def seat_hits(self, seat: Seat, count: int) -> None:
         for j in range(count):
             column = self.cache[key_of(seat.request.told, j, self.spec.block_tokens)]
@@ -1064,6 +1072,27 @@ class Oracle:
         rank.running.append(seat)
         return True
 
+    @staticmethod
+    def longest_first(rank: Rank) -> None:
+        """Sort the queue by what the cache has; of those of whom it has little and who begin alike
+        all but the first go last."""
+        if len(rank.waiting) > 128:
+            return
+        found: dict[int, int] = {}
+        alone: list[tuple[int, ...]] = []
+        for seat in rank.waiting:
+            r = seat.request
+            tokens = rank.hits(r.told, seat.target) * rank.spec.block_tokens
+            at_host = rank.hits_on_host(seat) * rank.spec.block_tokens
+            found[r.index] = tokens + at_host
+            if tokens <= 32:
+                start = r.chain[31 // r.id_tokens] if covered(r) >= 32 else ()
+                if start and start in alone:
+                    found[r.index] = -1
+                elif start and tokens + at_host <= 32:
+                    alone.append(start)
+        rank.waiting.sort(key=lambda seat: -found[seat.request.index])
+
     def receive(self, seat: Seat) -> None:
         """The first token came with the KV; it leaves at the end of a step that runs."""
         engine = seat.rank.engine
@@ -1092,10 +1121,16 @@ class Oracle:
                 if not self.grow(rank, seat, total):
                     break
                 seat.chunk = chunk
-                named = min(seat.computed + chunk, covered(seat.request))
-                rank.name_blocks(seat, seat.request, named)
+                self.name_prompt(rank, seat)
                 budget -= chunk
         return budget
+
+    @staticmethod
+    def name_prompt(rank: Rank, seat: Seat) -> None:
+        """vLLM names the blocks of a chunk as it is scheduled; SGLang with the next chunk, or when
+        the prompt's last has ended."""
+        tokens = seat.computed + (0 if rank.spec.reserve else seat.chunk)
+        rank.name_blocks(seat, seat.request, min(tokens, covered(seat.request)))
 
     def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
         have = len(seat.columns) * rank.full + len(seat.loose)
@@ -1145,6 +1180,10 @@ class Oracle:
     def admit(self, rank: Rank, budget: int) -> None:
         spec, k = rank.spec, rank.drafts
         most = min(spec.max_seqs, spec.token_budget // (1 + k))
+        first = spec.reserve is not None and spec.reserve.longest_first and spec.role != "decode"
+        first = first and spec.prefix_caching and rank.full > 0
+        if first and not rank.shut and len(rank.running) < most and budget > 0:
+            self.longest_first(rank)
         parked = [s for s in rank.waiting if s.state == "parked"]
         queue = [s for s in rank.waiting if s.state != "parked"]
         while len(rank.running) < most and budget > 0:
@@ -1219,7 +1258,7 @@ class Oracle:
         rank.resize(seat, first)
         seat.chunk = chunk
         seat.promised = 0
-        rank.name_blocks(seat, r, min(seat.computed + chunk, covered(r)))
+        self.name_prompt(rank, seat)
         rank.expect(seat, 0, seat.target - seat.computed)
         if r.prefill_start < 0:
             r.prefill_start = self.now
@@ -1274,6 +1313,8 @@ class Oracle:
             return
         if r.prefill_end < 0:
             r.prefill_end = self.now
+        if rank.spec.reserve:
+            rank.name_blocks(seat, r, covered(r))
         if rank.spec.role == "prefill":
             self.prefilled(seat)
             return

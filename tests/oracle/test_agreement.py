@@ -31,6 +31,8 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"hit"} if r.hit_tokens.any() else set()
         seen |= {"reloaded"} if r.host_hit_tokens.any() else set()
         seen |= {"sglang"} if any(pool.reserve for pool in world.pools) else set()
+        sorting = [pool for pool in world.pools if pool.reserve and pool.reserve.longest_first]
+        seen |= {"longest first"} if any(p.prefix_caching for p in sorting) else set()
         seen |= {"ahead"} if any(pool.batches_in_flight > 1 for pool in world.pools) else set()
         seen |= {"handed over"} if (r.transfer_end_s > 0).any() else set()
         seen |= {"held"} if run.series.held.any() else set()
@@ -62,5 +64,6 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
             "pipeline, sglang",
             "preempted in a pipeline",
             "retracted to host memory",
+            "longest first",
         ),
     }

@@ -252,6 +252,8 @@ def reserve(random: Random) -> Reserve:
         horizon=random.choice([1, 10, 4096]),
         retract_steps=random.choice([0, 1, 20]),
         remote=random.choice([0, 5, 64]),
+        # Drawn already: more draws would make other worlds of known seeds.
+        longest_first=first < 1.0,
     )
 
 

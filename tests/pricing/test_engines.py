@@ -31,6 +31,14 @@ def test_a_method_that_the_model_has_not_is_refused() -> None:
         )
 
 
+def test_only_sglang_orders_its_queue_by_cached_prefix() -> None:
+    model = load_model("Qwen/Qwen3-8B")
+    with pytest.raises(PlanError, match="lpm with vllm"):
+        resolved(Engine(schedule_policy="lpm"), None, Topology(), model)
+    sglang = Engine(name="sglang", version="0.5.6", schedule_policy="lpm")
+    assert resolved(sglang, None, Topology(), model).schedule_policy == "lpm"
+
+
 def test_tensorrt_llm_shares_no_cache_over_its_ranks() -> None:
     with pytest.raises(PlanError, match="Helix adds ranks"):
         resolved(Engine(name="trtllm"), None, Topology(tp=8, dcp=8), load_model("Qwen/Qwen3-8B"))

@@ -101,6 +101,16 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
     assert [pool.prefix_caching for pool in made.pools] == [True, False]
 
 
+def test_sglang_orders_its_queue_as_the_plan_says() -> None:
+    one = small.ready()
+    for policy, longest_first in (("fcfs", False), ("lpm", True)):
+        engine = replace(one.engine, name="sglang", version="0.5.6", schedule_policy=policy)
+        ready = replace(one, holding=replace(one.holding, engine=engine))
+        parts = candidate_of([("mixed", ready, 1)], "session")
+        (pool,) = world(parts, small.model(), small.h20(), tokens=1000).pools
+        assert pool.reserve == Reserve(longest_first=longest_first)
+
+
 def test_sglang_keeps_less_free_where_ranks_attend() -> None:
     one = small.ready()
     engine = replace(one.engine, name="sglang", version="0.5.6")

@@ -125,6 +125,45 @@ def test_the_decode_side_keeps_what_one_request_needs_to_end_when_the_others_hav
 
 
 @pytest.mark.parametrize(
+    ("longest_first", "starts"), [(False, [0.206, 0.27]), (True, [0.222, 0.206])]
+)
+def test_who_finds_most_of_its_prompt_goes_first(longest_first: bool, starts: list[float]) -> None:
+    # One seat. While it is taken until 1,206 ms a cold prompt comes, then one of 80 tokens, 64 of
+    # which an earlier request has left.
+    rows = trace(
+        Row(isl=64, osl=1, ids=[1, 2, 3, 4]),
+        Row(isl=16, osl=20, ids=[5], arrive_s=1.0),
+        Row(isl=64, osl=1, ids=[6, 7, 8, 9], arrive_s=1.05),
+        Row(isl=80, osl=1, ids=[1, 2, 3, 4, 10], arrive_s=1.06),
+    )
+    reserve = Reserve(longest_first=longest_first)
+    r = simulate(mixed(max_seqs=1, prefix_caching=True, reserve=reserve), rows).requests
+    assert list(r.prefill_start_s[2:]) == pytest.approx([1 + start for start in starts])
+    assert list(r.hit_tokens) == [0, 0, 0, 64]
+
+
+@pytest.mark.parametrize(
+    ("longest_first", "hits", "tokens_s"),
+    [(False, 0, [0.16, 0.16, 0.224]), (True, 48, [0.16, 0.176, 0.16])],
+)
+def test_prompts_that_begin_alike_do_not_share_a_step_but_wait_for_the_first_of_them(
+    longest_first: bool, hits: int, tokens_s: list[float]
+) -> None:
+    # Three prompts of 64 tokens wait at 32 ms, the first two are one prompt; a step takes two. A
+    # step's own blocks are in the tree when it has ended.
+    rows = trace(
+        Row(isl=32, osl=1, ids=[1, 2]),
+        Row(isl=64, osl=1, ids=[3, 4, 5, 6], arrive_s=0.01),
+        Row(isl=64, osl=1, ids=[3, 4, 5, 6], arrive_s=0.01),
+        Row(isl=64, osl=1, ids=[7, 8, 9, 10], arrive_s=0.01),
+    )
+    reserve = Reserve(longest_first=longest_first)
+    r = simulate(mixed(token_budget=128, prefix_caching=True, reserve=reserve), rows).requests
+    assert r.hit_tokens[2] == hits
+    assert list(r.first_token_s[1:]) == pytest.approx(tokens_s)
+
+
+@pytest.mark.parametrize(
     "changes", [{"first": 1.1}, {"least": 0.8}, {"fall_steps": 0}, {"horizon": 0}, {"remote": -1}]
 )
 def test_a_reserve_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from splitpoint.record import Record
 EngineName = Literal["vllm", "sglang", "trtllm"]
 KvDtype = Literal["auto"] | Dtype
 DraftMethod = Literal["mtp", "eagle3", "ngram", "draft_model"]
+SchedulePolicy = Literal["fcfs", "lpm"]
 GraphMode = Literal["full_and_piecewise", "full_decode_only", "piecewise"]
 
 # Assumed bounds, past any engine in use; step curves hold one entry per sequence and per token
@@ -53,6 +54,8 @@ class Engine(Record, frozen=True, kw_only=True):
     `all_to_all`: tokens of data-parallel ranks are sent to their experts one by one (SGLang's
     `--moe-a2a-backend`, vLLM's `--all2all-backend`) or gathered on all ranks; None: as assumed in
     `timing.operators.exchanged`.
+    `schedule_policy`: the order of SGLang's waiting queue (`--schedule-policy`), by arrival or
+    longest cached prefix first.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
@@ -78,6 +81,7 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_padding: bool = True
     balance_steps: Steps = 0
     all_to_all: bool | None = None
+    schedule_policy: SchedulePolicy = "fcfs"
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()

@@ -36,6 +36,7 @@ from splitpoint.inputs.engine import (
     GraphSizes,
     HostGib,
     KvDtype,
+    SchedulePolicy,
     Sequences,
     Steps,
     Tokens,
@@ -77,6 +78,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     graph_padding: bool = True
     balance_steps: Steps = 0
     all_to_all: bool | None = None
+    schedule_policy: SchedulePolicy = "fcfs"
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts | DraftChoices = 0
     acceptance: Acceptance = ()

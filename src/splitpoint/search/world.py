@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
+from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines import rules
@@ -136,9 +137,9 @@ def path(
     )
 
 
-def _reserve(dp: int) -> Reserve:
-    """What SGLang's admission keeps free: less where dp ranks attend (`Reserve`)."""
-    default = Reserve()
+def _reserve(engine: Engine, dp: int) -> Reserve:
+    """SGLang's scheduling: less is kept free where dp ranks attend (`Reserve`)."""
+    default = Reserve(longest_first=engine.schedule_policy == "lpm")
     if dp == 1:
         return default
     return replace(default, first=0.3 * default.first, least=0.3 * default.least)
@@ -168,6 +169,6 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         host_blocks=int(engine.host_kv_gib * GIB / ready.topology.rank_gpus) // layout.block_bytes,
         host_bandwidth=engine.host_bandwidth,
         block_bytes=layout.block_bytes,
-        reserve=_reserve(ready.topology.dp) if sglang else None,
+        reserve=_reserve(engine, ready.topology.dp) if sglang else None,
         balance=engine.balance_steps if pool.role == "mixed" and not sglang else 0,
     )

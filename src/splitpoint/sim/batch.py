@@ -12,6 +12,7 @@ from splitpoint.sim.handoff import enqueue_remote
 from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
 from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
+from splitpoint.sim.order import longest_first
 from splitpoint.sim.prefix import hits, hold, idle_hits, matched, own_names, reusable, told_by
 from splitpoint.sim.reserve import (
     giving_way,
@@ -235,8 +236,10 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     rank.pairs += _pairs(t.computed, chunk)
     rank.before += t.computed
     if pool.caching == 1:
+        # SGLang enters a chunk into its tree when the next one is scheduled, the last at its end.
+        tokens = t.computed + (chunk if pool.reserving == 0 else 0)
         q = request_of(s, ticket)
-        name_blocks(s, ticket, q, min(t.computed + chunk, s.cover[q]) // pool.block)
+        name_blocks(s, ticket, q, min(tokens, s.cover[q]) // pool.block)
 
 
 @kernel
@@ -264,6 +267,8 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
     pool = s.pools[rank.pool]
     if s.engines[rank.engine].closed == 1:
         return
+    if pool.longest_first == 1 and rank.shut == 0 and rank.running < pool.seats and budget > 0:
+        longest_first(s, r)
     ticket = s.places.head[LISTS * r + QUEUE]
     while rank.running < pool.seats and budget > 0:
         parked = s.places.head[LISTS * r + PARK]

@@ -10,6 +10,7 @@ from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import schedule, schedule_decodes, schedule_prefills
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
+from splitpoint.sim.host import name_blocks
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.reserve import share_falls
@@ -641,6 +642,9 @@ def _settle(s: Sim, r: int, now: int) -> None:
         else:
             if request.prefill_end < 0:
                 request.prefill_end = now
+            pool = s.pools[s.ranks[r].pool]
+            if pool.reserving == 1 and pool.caching == 1:
+                name_blocks(s, ticket, q, s.cover[q] // pool.block)
             if s.pools[s.ranks[r].pool].role == PREFILL:
                 _hand_over(s, ticket, now)
             else:

@@ -67,6 +67,7 @@ POOL = _columns(
     "retract_steps",
     "remote_reserve",
     "parks",
+    "longest_first",
     "usable",
     "in_flight",
     "windows",
@@ -226,6 +227,7 @@ TICKET = _columns(
     "inbound",
     "reloaded",
     "promised",
+    "order",
 )
 FLOW = _columns("work", "since", "sharers", "source", "sink")
 SEGMENT = _columns("key", "source", "low", "high", "refs", "pins", "parent", "children", "before")

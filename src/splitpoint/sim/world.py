@@ -15,8 +15,9 @@ class Reserve(Record, frozen=True, kw_only=True):
     (`init_new_token_ratio`) and after `fall_steps` decode steps. `horizon`: tokens of one output
     that count (`CLIP_MAX_NEW_TOKENS`). `retract_steps`: decode steps that a retraction makes room
     for. `remote`: tokens kept free on a decode instance for each of its requests
-    (`num_reserved_decode_tokens`). With attention of dp ranks both shares are 0.3 of that
-    (`server_args.py`, `schedule_conservativeness`).
+    (`num_reserved_decode_tokens`). `longest_first`: who finds most of its prompt in the cache goes
+    first (`--schedule-policy lpm`, the default of older versions). With attention of dp ranks both
+    shares are 0.3 of that (`server_args.py`, `schedule_conservativeness`).
     """
 
     first: float = 0.7
@@ -25,6 +26,7 @@ class Reserve(Record, frozen=True, kw_only=True):
     horizon: int = 4096
     retract_steps: int = 20
     remote: int = 512
+    longest_first: bool = False
 
 
 class PoolSpec(Record, frozen=True, kw_only=True):

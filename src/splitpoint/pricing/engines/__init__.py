@@ -32,6 +32,9 @@ class _Module(Protocol):
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every None filled as it would choose by itself on this GPU."""
+    if engine.schedule_policy != "fcfs" and engine.name != "sglang":
+        what = f"{engine.schedule_policy} with {engine.name}"
+        raise PlanError("engine.schedule_policy", what, "fcfs, or the engine sglang")
     if engine.graph_sizes:
         engine = replace(engine, max_graph=max(engine.graph_sizes))
     return _module(engine).resolved(_drafting(engine, model), gpu, topology, model)
