@@ -5,14 +5,16 @@ model that is served. One method serves a deployment: prefill and decode must ag
 """
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.engine import DraftMethod
 from splitpoint.inputs.model import Attention, Layer, Mlp, Model
-from splitpoint.inputs.plan import DeploymentPlan, Plan
+
+if TYPE_CHECKING:
+    from splitpoint.inputs.plan import DeploymentPlan, Plan
 
 # The head of a model whose checkpoint is not named. Published heads (configs of SpecForge, read
 # 2026-11-30: Llama 3 8B and 70B, Qwen3 30B and 235B, Kimi K2, DeepSeek R1) are one Llama layer as
@@ -34,10 +36,11 @@ class Drafting(Protocol):
     def draft_model(self) -> str | None: ...
 
 
-def model_of(asked: Plan | DeploymentPlan) -> Model:
+def model_of(asked: "Plan | DeploymentPlan") -> Model:
     """The model of a plan or a deployment, with what drafts for it."""
-    # Only here: what merely asks for a method needs no reader of configurations.
+    # Only here: what merely asks for a method needs no reader of configurations or plans.
     from splitpoint.inputs.huggingface import load_model
+    from splitpoint.inputs.plan import DeploymentPlan
 
     pools = asked.deployment.pools if isinstance(asked, DeploymentPlan) else (asked,)
     return with_drafter(load_model(asked.model), [pool.engine for pool in pools])

@@ -501,18 +501,21 @@ def _numbered(session: Longs) -> Longs:
 def _request_rows(columns: _Requests) -> Rows:
     """The rows of requests that have not arrived, written a few at a time: field by field every
     row would be fetched from memory again for each."""
-    table = np.zeros((len(REQUEST.names or ()), len(columns.isl)), np.int64)
-    for place, name in enumerate(REQUEST.names or ()):
-        if name == "arrive" or name in NOT_YET:
-            table[place] = -1
-        elif name == "outcome":
-            table[place] = UNFINISHED
-        elif name in _Requests._fields:
-            table[place] = getattr(columns, name)
+    names = REQUEST.names or ()
+    first = np.zeros(1, REQUEST).view(np.recarray)
+    first.arrive = -1
+    first.outcome = UNFINISHED
+    for name in NOT_YET:
+        first[name] = -1
     rows = np.empty(len(columns.isl), REQUEST)
-    fields = rows.view(np.int64).reshape(table.shape[::-1])
+    fields = rows.view(np.int64).reshape(len(rows), len(names))
+    places = {names.index(name): getattr(columns, name) for name in columns._fields}
+    del places[names.index("arrive")]
     for at in range(0, len(rows), ROWS_AT_ONCE):
-        fields[at : at + ROWS_AT_ONCE] = table[:, at : at + ROWS_AT_ONCE].T
+        part = fields[at : at + ROWS_AT_ONCE]
+        part[:] = first.view(np.int64)
+        for place, column in places.items():
+            part[:, place] = column[at : at + ROWS_AT_ONCE]
     return rows.view(np.recarray)
 
 

@@ -1,9 +1,9 @@
 """A `World` and a `Trace` in, a `Run` out."""
 
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from splitpoint.inputs.trace import Floats, Longs, Trace
 from splitpoint.native import lines
@@ -48,21 +48,22 @@ def play(
     )
 
 
-def _columns(rows: Rows) -> Any:
-    """The fields of rows as arrays of their own, taken out a few rows at a time: field by field
-    every row would be fetched from memory again for each."""
+def _columns(rows: Rows, kinds: dict[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
+    """These fields of rows as arrays of these kinds, taken out a few rows at a time: field by
+    field every row would be fetched from memory again for each."""
     names = rows.dtype.names or ()
     fields = rows.view(np.int64).reshape(len(rows), len(names))
-    table = np.empty((len(names), len(rows)), np.int64)
+    columns = {name: np.empty(len(rows), kind) for name, kind in kinds.items()}
     for at in range(0, len(rows), ROWS_AT_ONCE):
-        table[:, at : at + ROWS_AT_ONCE] = fields[at : at + ROWS_AT_ONCE].T
-    return SimpleNamespace(**dict(zip(names, table, strict=True)))
+        part = fields[at : at + ROWS_AT_ONCE]
+        for name, column in columns.items():
+            column[at : at + ROWS_AT_ONCE] = part[:, names.index(name)]
+    return columns
 
 
-def _seconds(picos: Longs) -> Floats:
-    out = np.asarray(picos, np.float64) / PICOS
-    out[np.asarray(picos) < 0] = np.nan
-    return out
+def _seconds(picos: Longs | Floats) -> Floats:
+    seconds = np.asarray(picos, np.float64)
+    return np.where(seconds < 0, np.nan, seconds / PICOS)
 
 
 def _ints(column: Longs) -> Ints:
@@ -70,27 +71,36 @@ def _ints(column: Longs) -> Ints:
 
 
 def _requests(s: Sim, trace: Trace, world: World) -> Requests:
-    rows = _columns(s.requests)
+    times = ("prefill_start", "prefill_end", "transfer_start", "transfer_end", "first_token", "end")
+    counts = ("isl", "osl", "hits", "reloaded", "preemptions")
+    places = ("prefill_rank", "decode_rank", "outcome")
+    rows = _columns(
+        s.requests,
+        {"arrive": np.int64}
+        | dict.fromkeys(times, np.float64)
+        | dict.fromkeys((*counts, *places), np.int32),
+    )
     # Inside, a request arrives at the router; for its client it began `front` earlier.
-    sent = np.where(rows.arrive < 0, rows.arrive, rows.arrive - front(world, trace))
+    arrive = rows["arrive"]
+    sent = np.where(arrive < 0, arrive, arrive - front(world, trace))
     return Requests(
-        isl=_ints(rows.isl),
-        osl=_ints(rows.osl),
+        isl=rows["isl"],
+        osl=rows["osl"],
         session=trace.session.astype(np.int32),
         turn=trace.turn.astype(np.int32),
         arrive_s=_seconds(sent),
-        prefill_start_s=_seconds(rows.prefill_start),
-        prefill_end_s=_seconds(rows.prefill_end),
-        transfer_start_s=_seconds(rows.transfer_start),
-        transfer_end_s=_seconds(rows.transfer_end),
-        first_token_s=_seconds(rows.first_token),
-        end_s=_seconds(rows.end),
-        hit_tokens=_ints(rows.hits),
-        host_hit_tokens=_ints(rows.reloaded),
-        preemptions=_ints(rows.preemptions),
-        prefill_instance=_ints(rows.prefill_rank),
-        decode_instance=_ints(rows.decode_rank),
-        outcome=_ints(rows.outcome),
+        prefill_start_s=_seconds(rows["prefill_start"]),
+        prefill_end_s=_seconds(rows["prefill_end"]),
+        transfer_start_s=_seconds(rows["transfer_start"]),
+        transfer_end_s=_seconds(rows["transfer_end"]),
+        first_token_s=_seconds(rows["first_token"]),
+        end_s=_seconds(rows["end"]),
+        hit_tokens=rows["hits"],
+        host_hit_tokens=rows["reloaded"],
+        preemptions=rows["preemptions"],
+        prefill_instance=rows["prefill_rank"],
+        decode_instance=rows["decode_rank"],
+        outcome=rows["outcome"],
     )
 
 

@@ -12,10 +12,8 @@ from typing import Literal, get_args
 from splitpoint.errors import PlanError
 from splitpoint.inputs.files import open_parts, open_text
 from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces import azure, bailian, burstgpt, mooncake, vidur, weka
 from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted, gathered
 from splitpoint.inputs.traces.export import WRITABLE, write
-from splitpoint.inputs.traces.table import header_of
 
 __all__ = ["FORMATS", "WRITABLE", "Format", "format_of", "read", "write"]
 
@@ -36,20 +34,33 @@ def read(
     if path.is_dir() and chosen != "weka":
         raise PlanError(str(path), "is a folder", "one file, or a folder of WEKA sessions")
     lines = lines_of(path)
+    # One reader is imported, not six.
     match chosen:
         case "mooncake":
+            from splitpoint.inputs.traces import mooncake
+
             parts = open_parts(path, max_line=MAX_LINE)
             derive = sessions == "auto"
             return mooncake.read(gathered(parts, str(path)), str(path), derive_sessions=derive)
         case "azure":
+            from splitpoint.inputs.traces import azure
+
             return azure.read(lines, str(path))
         case "burstgpt":
+            from splitpoint.inputs.traces import burstgpt
+
             return burstgpt.read(lines, str(path))
         case "bailian":
+            from splitpoint.inputs.traces import bailian
+
             return bailian.read(lines, str(path))
         case "weka":
+            from splitpoint.inputs.traces import weka
+
             return weka.read(lines, str(path))
         case "vidur":
+            from splitpoint.inputs.traces import vidur
+
             return vidur.read(lines, str(path))
 
 
@@ -90,6 +101,9 @@ def format_of(path: Path) -> Format:
         for mark, format in marks:
             if any(mark in text for text in beginning):
                 return format
+    from splitpoint.inputs.traces import azure, burstgpt, vidur
+    from splitpoint.inputs.traces.table import header_of
+
     columns = set(header_of(text))
     tables: tuple[tuple[tuple[str, ...], Format], ...] = (
         (azure.COLUMNS, "azure"),
