@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 import numpy as np
@@ -32,11 +32,13 @@ from benchmarks.measured_rows import (
 from splitpoint import metrics
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
+from splitpoint.inputs.engine import Kernels
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.record import Record
 from splitpoint.search.world import candidate, world
 from splitpoint.sim import simulate
+from splitpoint.timing import kernel_tables
 from splitpoint.timing.curve import PICO, StepCurve
 from splitpoint.timing.host import host_speed
 
@@ -229,6 +231,16 @@ def measured(*, held_out: bool) -> tuple[list[Measured], list[Refused]]:
     return rows, refused
 
 
+def on_kernels(row: Measured, kernels: Kernels) -> Measured:
+    """The row with step times from these kernels, where its GPU has measured ones."""
+    if row.gpu not in kernel_tables.GPUS:
+        return row
+    pools = tuple(
+        replace(pool, engine=replace(pool.engine, kernels=kernels)) for pool in row.deployment.pools
+    )
+    return replace(row, deployment=replace(row.deployment, pools=pools))
+
+
 def table(pairs: Sequence[Compared], title: str, by: Callable[[Compared], str]) -> list[str]:
     """A Markdown table: rows, and of TPOT and TTFT the median absolute error and the predicted over
     measured ratio (median, p10, p90) of each group, largest first."""
@@ -415,11 +427,12 @@ def main() -> None:
     parser.add_argument("--held-out", action="store_true", help="the test rows; once a release")
     parser.add_argument("--write", action="store_true", help="the tables into docs/accuracy.md")
     parser.add_argument("--every", type=int, default=1, help="every n-th row only")
+    parser.add_argument("--kernels", choices=get_args(Kernels), default="fitted")
     parser.add_argument("--fit", action="store_true", help="print the front and hop of host.toml")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     rows, refused = measured(held_out=options.held_out)
-    rows = rows[:: options.every]
+    rows = [on_kernels(row, options.kernels) for row in rows[:: options.every]]
     found = outcomes(rows, options.jobs)
     pairs = [Compared(row, found[row.key]) for row in rows if not found[row.key].refused]
     refused += [Refused(row.key, found[row.key].refused) for row in rows if found[row.key].refused]

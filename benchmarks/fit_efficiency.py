@@ -30,7 +30,16 @@ from splitpoint.timing.efficiency import (
     log_factor,
     peak,
 )
-from splitpoint.timing.kernel_tables import GPUS, LENT, TABLES, Samples, part, samples
+from splitpoint.timing.kernel_tables import (
+    GPUS,
+    LENDS,
+    LENT,
+    TABLES,
+    UNTUNED,
+    Samples,
+    part,
+    samples,
+)
 from splitpoint.timing.operators import Array, Kind, Operator
 
 # Which GPU stands in for those of its architecture that have no tables.
@@ -156,10 +165,6 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
     "decode_state": (Shape("work", {"parallel": (3, 6, 9, 12, 15)}, ("parallel",), 1.0),),
     "vector": (Shape("work", {"parallel": (12, 15, 18, 21, 24)}, ("parallel",), 1.0),),
 }
-# Some layers of experts are 2 to 6 times slower than the same ones cut otherwise, at every number
-# of tokens (measured: TRT-LLM's bf16 table of H200), the others within 0.8 to 1.4 of the surface:
-# what an autotuner falls back to.
-UNTUNED = 1.75
 # Weights of the fit beside its rows: neighbouring logs alike and near zero where no row speaks, and
 # walls against falling faster than a shape allows.
 ALIKE, NEAR = 0.3, 0.03
@@ -466,7 +471,7 @@ class Wanted(NamedTuple):
 def fitted(name: str, data: Path, wanted: Wanted) -> list[Surface]:
     """The wanted surfaces of one GPU, each printed as it is found, and the others as shipped."""
     gpu = facts.gpu(name)
-    lends = gpu.architecture == "blackwell"
+    lends = gpu.architecture == LENDS
     others = [
         surface
         for surface in efficiency(gpu).surfaces

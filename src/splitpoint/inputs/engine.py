@@ -12,6 +12,7 @@ EngineName = Literal["vllm", "sglang", "trtllm"]
 KvDtype = Literal["auto"] | Dtype
 DraftMethod = Literal["mtp", "eagle3", "ngram", "draft_model"]
 SchedulePolicy = Literal["fcfs", "lpm"]
+Kernels = Literal["fitted", "measured"]
 GraphMode = Literal["full_and_piecewise", "full_decode_only", "piecewise"]
 
 # Assumed bounds, past any engine in use; step curves hold one entry per sequence and per token
@@ -57,6 +58,8 @@ class Engine(Record, frozen=True, kw_only=True):
     `schedule_policy`: the order of SGLang's waiting queue (`--schedule-policy`), by arrival or
     longest cached prefix first.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
+    `kernels`: step times from surfaces fitted to measured kernels, or from the measured rows
+    themselves where there are any (the `aic` extra; `timing.measured_kernels`).
     `packed_latent`: fp8 latent vectors of sparse attention lie in FlashMLA's rows, which keep the
     rope part in 16 bit and carry scales. `host_kv_gib`: host memory, GiB of one data-parallel rank
     over all its GPUs, that keeps copies of KV blocks; 0: none. `host_bandwidth`: bytes per second
@@ -89,5 +92,6 @@ class Engine(Record, frozen=True, kw_only=True):
     draft_model: DraftModel | None = None
     packed_latent: bool | None = None
     curve: CurveFile | None = None
+    kernels: Kernels = "fitted"
     host_kv_gib: HostGib = 0.0
     host_bandwidth: LinkBandwidth = 50e9

@@ -35,6 +35,7 @@ from splitpoint.inputs.engine import (
     GraphMode,
     GraphSizes,
     HostGib,
+    Kernels,
     KvDtype,
     SchedulePolicy,
     Sequences,
@@ -85,6 +86,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     draft_method: DraftMethod | None = None
     draft_model: DraftModel | None = None
     curve: CurveFile | None = None
+    kernels: Kernels = "fitted"
     host_kv_gib: HostGib = 0.0
     host_bandwidth: LinkBandwidth = 50e9
 

@@ -4,7 +4,7 @@ A decode step is linear in its summed context and a prefill step in its pairs on
 exceed every window, so two evaluations give the constant and the slope exactly.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
 from splitpoint.pricing.engines import prefill_sizes, rules
-from splitpoint.timing import collectives, efficiency, host
+from splitpoint.timing import collectives, efficiency, host, measured_kernels
 from splitpoint.timing.collectives import (
     Exchange,
     draft_exchanges,
@@ -68,13 +68,16 @@ class Line(NamedTuple):
 def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> StepCurve:
     """The tables of one rank of an instance, for an engine whose settings are all resolved; in a
     pipeline those of its first stage with the `later` ones."""
+    if engine.kernels == "measured":
+        measured_kernels.check(gpu)
+    words = origin(model, gpu, topology, engine)
     curves: dict[tuple[frozenset[tuple[Layer, int]], bool, bool], StepCurve] = {}
     parts = []
     for stage, layers in enumerate(stages(model, topology.pp)):
         # Stages between the first and the last with the same layers are the same.
         kind = (frozenset(Counter(layers).items()), stage == 0, stage == topology.pp - 1)
         if kind not in curves:
-            curves[kind] = _stage_curve(model, gpu, topology, engine, stage)
+            curves[kind] = replace(_stage_curve(model, gpu, topology, engine, stage), origin=words)
         parts.append(curves[kind])
     return replace(parts[0], later=tuple(parts[1:]))
 
@@ -90,9 +93,10 @@ def _stage_curve(
     line = partial(_line, model, gpu, topology, engine, stage, at=bound)
     padded = line(decode=sizes, prefill=np.zeros_like(sizes))
     slope = _slope(model, gpu, topology, engine, stage, sequences, at=bound)
+    slope = _rising(engine, slope * sequences) / sequences
     kernels = _kernels(model, topology, engine, stage)
     step = host.launch_floor(engine, gpu, run * (1 + engine.drafts), kernels, decode=True)
-    work = padded.work
+    work = _rising(engine, padded.work)
     if stage == topology.pp - 1:
         work = work + _host_behind(model, gpu, topology, engine, sizes, work, at=bound)
     # The scheduler fills a batch before its first stage; the others compute meanwhile.
@@ -102,7 +106,7 @@ def _stage_curve(
     points = grid(engine.batched_tokens)
     chunk = line(decode=np.zeros_like(points), prefill=points)
     floor = host.launch_floor(engine, gpu, new, kernels)
-    work = np.interp(new, points, chunk.work)
+    work = np.interp(new, points, _rising(engine, chunk.work))
     pair, prefix = walks(points, chunk.slope)
     prefix += _again(model, gpu, topology, engine, stage)
     mixed = np.maximum(work, floor) + scheduled * host.gap(engine, np.ones_like(new))
@@ -117,8 +121,13 @@ def _stage_curve(
         mixed_decode=_picos(joined),
         together=_together(model, gpu, topology, engine, stage, mixed),
         drafts=engine.drafts,
-        origin=origin(gpu),
     )
+
+
+def _rising(engine: Engine, seconds: Array) -> Array:
+    """Seconds of ever more tokens, none less than of fewer: fitted surfaces are so, interpolated
+    rows nearly."""
+    return seconds if engine.kernels == "fitted" else np.maximum.accumulate(seconds)
 
 
 def grid(most: int) -> Array:
@@ -257,15 +266,98 @@ def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batc
     return np.asarray(total)
 
 
-def origin(gpu: Gpu) -> str:
-    """What the step times of a GPU rest on, in words."""
+def origin(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> str:
+    """What step times rest on, in words."""
     found = efficiency.efficiency(gpu)
+    if engine.kernels == "measured":
+        return _measured_origin(shown(model, gpu, topology, engine), gpu)
     if efficiency.inherited(gpu):
         return (
             f"assumed for {gpu.name}: shares of its roofline as "
             f"{', '.join(found.gpus) or found.architecture} reach them; {found.source}"
         )
     return found.source
+
+
+class Spoken(NamedTuple):
+    """Seconds of the GPUs in one step by what they rest on: versions of measured tables, and the
+    kinds of kernels that no table speaks for."""
+
+    measured: dict[str, float]
+    fitted: dict[str, float]
+
+    @property
+    def share(self) -> float:
+        """The share of the time that kernels were measured for."""
+        return sum(self.measured.values()) / self.seconds
+
+    @property
+    def seconds(self) -> float:
+        """All of the time."""
+        return sum(self.measured.values()) + sum(self.fitted.values())
+
+
+class Shown(NamedTuple):
+    """What a decode step and a prefill step rest on."""
+
+    decode: Spoken
+    prefill: Spoken
+
+
+def spoken(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Spoken:
+    """What the GPUs' time of one step rests on."""
+    found = Spoken(defaultdict(float), defaultdict(float))
+    for stage in range(topology.pp):
+        for item in _stage(model, topology, engine, batch, stage):
+            taken = float(_seconds(item, gpu, engine)[0])
+            if isinstance(item, Exchange):
+                found.fitted["collectives"] += taken
+                continue
+            rests = measured_kernels.surface(item, gpu, engine)
+            if rests.inside(item)[0]:
+                found.measured[rests.source] += taken
+            else:
+                found.fitted[item.kind.replace("_", " ")] += taken
+    return found
+
+
+# A step of middling size, for which a curve says what it rests on.
+SHOWN_SEQUENCES, SHOWN_CONTEXT = 64, 4096
+
+
+def shown(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> Shown:
+    """What the GPUs' time of a decode step and of a prefill rests on."""
+    assert engine.max_seqs is not None and engine.batched_tokens is not None
+    context = float(min(SHOWN_CONTEXT, engine.max_len or model.max_len))
+    sequences = np.array([float(min(SHOWN_SEQUENCES, engine.max_seqs))])
+    new, none = np.array([float(engine.batched_tokens)]), np.zeros(1)
+    return Shown(
+        decode=spoken(model, gpu, topology, engine, _batch(sequences, none, context)),
+        prefill=spoken(model, gpu, topology, engine, _batch(none, new, context / 2)),
+    )
+
+
+def _measured_origin(found: Shown, gpu: Gpu) -> str:
+    decode, prefill = found.decode, found.prefill
+    versions = sorted({*decode.measured, *prefill.measured})
+    rest = {
+        kind: (decode.fitted[kind] / decode.seconds, prefill.fitted[kind] / prefill.seconds)
+        for kind in {*decode.fitted, *prefill.fitted}
+    }
+    left = ", ".join(
+        f"{WORDS.get(kind, kind.replace('_', ' '))} {shares[0]:.0%} and {shares[1]:.0%}"
+        for kind, shares in sorted(rest.items(), key=lambda item: -sum(item[1]))
+        if max(shares) >= 0.005
+    )
+    return (
+        f"measured: {', '.join(versions) or 'no engine'} on {gpu.name} (kernel tables of "
+        f"aiconfigurator-core, NVIDIA) for {decode.share:.0%} of the GPUs' time in a decode step "
+        f"(up to {SHOWN_SEQUENCES} sequences of {SHOWN_CONTEXT:,} tokens) and {prefill.share:.0%} "
+        f"in a full prefill; fitted to others: {left}"
+    )
+
+
+WORDS = {"gemm": "products", "vector": "small kernels"}
 
 
 def _stage(
@@ -301,8 +393,16 @@ def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
     if isinstance(item, Exchange):
         taken = collectives.seconds(item, gpu, engine.name)
     else:
-        taken = efficiency.seconds(item, gpu, engine.name)
+        taken = _kernel_seconds(item, gpu, engine)
     return np.maximum(taken - item.count * host.dependent(engine, gpu), 0.0)
+
+
+def _kernel_seconds(operator: Operator, gpu: Gpu, engine: Engine) -> Array:
+    if engine.kernels == "measured":
+        found = measured_kernels.surface(operator, gpu, engine)
+        if found.source:
+            return efficiency.seconds_on(found.surface, operator, gpu)
+    return efficiency.seconds(operator, gpu, engine.name)
 
 
 def _beside(

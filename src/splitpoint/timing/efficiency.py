@@ -123,14 +123,19 @@ def peak(gpu: Gpu, dtype: Dtype) -> float:
 
 def seconds(operator: Operator, gpu: Gpu, engine: EngineName) -> Array:
     """Seconds of all launches of an operator in one step; 0 where it has nothing to do."""
+    found = surface(gpu, operator.kind, operator.dtype, engine)
+    taken = seconds_on(found, operator, gpu)
+    if operator.kind == "gemm" and np.any(np.less(operator.parallel, NARROW)):
+        return np.minimum(taken, seconds_on(found, _padded(operator), gpu))
+    return taken
+
+
+def seconds_on(found: Surface, operator: Operator, gpu: Gpu) -> Array:
+    """The same on a known surface, however narrow the operator is."""
     busy = operator.flops + operator.bytes > 0
     if not busy.any():
         return np.zeros(busy.shape)
-    found = surface(gpu, operator.kind, operator.dtype, engine)
-    flops = peak(gpu, operator.dtype)
-    once = launch_seconds(found, operator, flops, gpu.bandwidth)
-    if operator.kind == "gemm" and np.any(np.less(operator.parallel, NARROW)):
-        once = np.minimum(once, launch_seconds(found, _padded(operator), flops, gpu.bandwidth))
+    once = launch_seconds(found, operator, peak(gpu, operator.dtype), gpu.bandwidth)
     return np.asarray(np.where(busy, operator.count * once, 0.0))
 
 

@@ -81,6 +81,10 @@ NOTICED = 0.15
 # work (measured: chunked states of SGLang on H200, 2.1, and of TRT-LLM on GB200, 1.7; the others
 # 1.0 to 1.3).
 UNSTEADY = 1.5
+# Some layers of experts are 2 to 6 times slower than the same ones cut otherwise, at every number
+# of tokens (measured: TRT-LLM's bf16 table of H200), the others within 0.8 to 1.4 of the surface:
+# what an autotuner falls back to.
+UNTUNED = 1.75
 # Products are timed with weights that rotate through several copies: L40S's rates change at a
 # quarter of its cache. Only GDDR is so much slower that it shows.
 COPIES = 4
@@ -111,6 +115,7 @@ USUAL = {"fp8_block", "w4a8_mxfp4_mxfp8"}
 # that FlashInfer gives to SGLang, two to three times faster on cut experts.
 # mxfp4 experts: vLLM and SGLang call the same kernel (trtllm_mxfp4_mxfp8), SGLang's table has more
 # layers of it, gpt-oss's among them.
+LENDS = "blackwell"
 LENT: dict[tuple[Kind, EngineName, Dtype], EngineName] = {
     ("gemm", "trtllm", "nvfp4"): "sglang",
     ("gemm", "sglang", "nvfp4"): "vllm",
@@ -196,6 +201,7 @@ def prefill_latent(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         rows=np.ones_like(batch),
         parallel=batch * isl * heads,
         depth=pairs * heads,
+        held=heads,
     )
 
 
@@ -212,6 +218,7 @@ def decode_latent(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         rows=heads,
         parallel=batch,
         depth=context * heads,
+        held=heads,
     )
 
 
@@ -279,6 +286,7 @@ def prefill_state(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         bytes=new * (vectors + 2 * heads * dim * dim * 2.0 / 64),
         rows=length,
         parallel=batch * heads,
+        held=heads,
     )
 
 
@@ -297,6 +305,7 @@ def decode_state(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         bytes=batch * (2 * elements * 2.0 + vectors),
         rows=np.ones_like(batch),
         parallel=batch * heads,
+        held=heads,
     )
 
 
@@ -474,26 +483,49 @@ TABLES = (
 def samples(
     folder: Path, engine: EngineName, table: Table, gpu: Gpu
 ) -> Iterator[tuple[Samples, str]]:
-    """The rows of one kind, one dtype at a time from the newest version of an engine that has it,
-    without rows timed through the host or out of the cache; and that version."""
+    """The rows of one kind, one dtype at a time from the newest version of an engine that has it;
+    and that version."""
+    seen: set[Dtype] = set()
+    for found, version in every_version(folder, engine, table, gpu):
+        if found.operator.dtype not in seen:
+            seen.add(found.operator.dtype)
+            yield found, version
+
+
+def every_version(
+    folder: Path,
+    engine: EngineName,
+    table: Table,
+    gpu: Gpu,
+    *,
+    only: Dtype | None = None,
+    near: tuple[int, ...] = (),
+) -> Iterator[tuple[Samples, str]]:
+    """The rows of one kind, one dtype (or `only` this) at a time, without rows timed through the
+    host or out of the cache; of every version of an engine, the newest first, or the newest that is
+    not after `near`, then older ones, then later ones."""
     import pandas as pd
 
-    seen: set[Dtype] = set()
     files = sorted(folder.glob(table.files.format(engine=engine)), key=_version, reverse=True)
+    if near:
+        later = [file for file in files if _version(file) > near]
+        files = files[len(later) :] + later[::-1]
     for file in files:
-        for found in _file_samples(pd.read_parquet(file), table, gpu):
-            if found.operator.dtype not in seen:
-                seen.add(found.operator.dtype)
-                yield found, f"{engine} {file.parent.name}"
+        for found in _file_samples(pd.read_parquet(file), table, gpu, only):
+            yield found, f"{engine} {file.parent.name}"
 
 
-def _file_samples(rows: pd.DataFrame, table: Table, gpu: Gpu) -> Iterator[Samples]:
+def _file_samples(
+    rows: pd.DataFrame, table: Table, gpu: Gpu, only: Dtype | None
+) -> Iterator[Samples]:
     import pandas as pd
 
     rows = table.keep(rows)
     rows = rows[rows.latency > 0]
     named = rows[table.dtype_column].map(DTYPES) if table.dtype_column else "bf16"
     for dtype, group in rows.assign(stored=named).groupby("stored"):
+        if only not in (None, dtype):
+            continue
         # Per-tensor and block fp8 share a dtype here but not a harness: each is judged alone.
         parts = group.groupby(table.dtype_column) if table.dtype_column else [("", group)]
         kept = [part for _, part in parts if part.latency.quantile(0.02) / 1e3 < table.floor]
@@ -660,5 +692,17 @@ def part(found: Samples, chosen: NDArray[np.bool_]) -> Samples:
 
 
 def _version(path: Path) -> tuple[int, ...]:
-    digits = "".join(c if c.isdigit() else " " for c in path.parent.name)
+    return numbers(path.parent.name)
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of a version, in order."""
+    digits = "".join(c if c.isdigit() else " " for c in version)
     return tuple(int(d) for d in digits.split())
+
+
+def lender(gpu: Gpu, kind: Kind, engine: EngineName, dtype: Dtype) -> EngineName:
+    """The engine whose rows speak for another one's kernels on a GPU: its own, but for `LENT`."""
+    if gpu.architecture != LENDS:
+        return engine
+    return LENT.get((kind, engine, dtype), engine)

@@ -104,7 +104,8 @@ class Operator(Record, frozen=True, kw_only=True):
     `parallel` pieces that fill the GPU (columns, heads x sequences), `depth`: the length of the
     sum inside one tile of a product, the exponentials of an attention, and `width`: numbers a head.
     `buffers`: bytes of intermediate results that some kernels pass through memory, others not.
-    `held`: experts on the rank, which some kernels walk though few of them have a token.
+    `held`: heads of an attention or a state on the rank, as measured tables list them, or experts,
+    which some kernels walk though few of them have a token.
     """
 
     name: str
@@ -384,6 +385,7 @@ def attend(
             parallel=batch.prefill * heads,
             depth=pairs * heads,
             width=score_dim,
+            held=heads,
         ),
         Operator(
             name=f"decode_{kind}",
@@ -395,6 +397,7 @@ def attend(
             parallel=batch.decode * kv_heads,
             depth=context * gathered * (1 + drafts),
             width=score_dim,
+            held=gathered,
         ),
     ]
 
@@ -469,6 +472,7 @@ def _latent(
                 rows=np.ones_like(batch.prefill),
                 parallel=batch.prefill * heads,
                 depth=batch.pairs * heads,
+                held=heads,
             ),
             Operator(
                 name="decode_latent",
@@ -480,6 +484,7 @@ def _latent(
                 rows=np.full_like(batch.decode, heads * topology.dcp * (1.0 + engine.drafts)),
                 parallel=batch.decode,
                 depth=batch.context * heads * (1 + engine.drafts),
+                held=heads * topology.dcp,
             ),
         ]
     result.append(
@@ -669,6 +674,7 @@ def _state(
                 bytes=batch.prefill * (vectors + 2 * state / STATE_CHUNK),
                 rows=batch.prefill,
                 parallel=np.full_like(batch.prefill, heads),
+                held=heads,
             ),
             Operator(
                 name="decode_state",
@@ -680,6 +686,7 @@ def _state(
                 * (state * (1 + verified) + verified * vectors + 2 * conv * HIDDEN_BYTES),
                 rows=np.full_like(batch.decode, 1.0 + engine.drafts),
                 parallel=batch.decode * heads,
+                held=heads,
             ),
         ]
     result += [

@@ -12,6 +12,7 @@ from splitpoint.metrics import THROUGHPUT_NOISE
 from splitpoint.search.instance import Instance
 from splitpoint.search.world import Candidate
 from splitpoint.timing import drafts
+from splitpoint.timing.bake import shown
 from splitpoint.timing.efficiency import inherited, surface
 from splitpoint.timing.operators import Batch, step_operators
 from splitpoint.timing.transfer import LinkSpec
@@ -188,6 +189,16 @@ def _shares(ready: Instance, model: Model, gpu: Gpu) -> Iterator[Figure]:
     """The share of the roofline that each kind of operator of the model reaches."""
     one = np.ones(1)
     batch = Batch(decode=one, context=one, prefill=one, pairs=one, rows=one)
+    if ready.engine.kernels == "measured":
+        rests = shown(model, gpu, ready.topology, ready.engine)
+        for step, part in (("decode", rests.decode), ("prefill", rests.prefill)):
+            yield Figure(
+                name=f"GPU time of a {step} step by measured kernels",
+                value=part.share,
+                unit="share",
+                origin="measured",
+                source=ready.curve.origin,
+            )
     note = f", taken over to {gpu.name} from its architecture" if inherited(gpu) else ""
     for operator in step_operators(model, ready.topology, ready.engine, batch):
         found = surface(gpu, operator.kind, operator.dtype, ready.engine.name)
