@@ -304,23 +304,6 @@ class Shown(NamedTuple):
     prefill: Spoken
 
 
-def spoken(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Spoken:
-    """What the GPUs' time of one step rests on."""
-    found = Spoken(defaultdict(float), defaultdict(float))
-    for stage in range(topology.pp):
-        for item in _stage(model, topology, engine, batch, stage):
-            taken = float(_seconds(item, gpu, engine)[0])
-            if isinstance(item, Exchange):
-                found.fitted["collectives"] += taken
-                continue
-            rests = measured_kernels.surface(item, gpu, engine)
-            if rests.inside(item)[0]:
-                found.measured[rests.source] += taken
-            else:
-                found.fitted[item.kind.replace("_", " ")] += taken
-    return found
-
-
 # A step of middling size, for which a curve says what it rests on.
 SHOWN_SEQUENCES, SHOWN_CONTEXT = 64, 4096
 
@@ -329,12 +312,26 @@ def shown(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> Shown:
     """What the GPUs' time of a decode step and of a prefill rests on."""
     assert engine.max_seqs is not None and engine.batched_tokens is not None
     context = float(min(SHOWN_CONTEXT, engine.max_len or model.max_len))
-    sequences = np.array([float(min(SHOWN_SEQUENCES, engine.max_seqs))])
-    new, none = np.array([float(engine.batched_tokens)]), np.zeros(1)
-    return Shown(
-        decode=spoken(model, gpu, topology, engine, _batch(sequences, none, context)),
-        prefill=spoken(model, gpu, topology, engine, _batch(none, new, context / 2)),
+    sequences = float(min(SHOWN_SEQUENCES, engine.max_seqs))
+    steps = _batch(
+        np.array([sequences, 0.0]),
+        np.array([0.0, float(engine.batched_tokens)]),
+        np.array([context, context / 2]),
     )
+    found = Shown(*(Spoken(defaultdict(float), defaultdict(float)) for _ in Shown._fields))
+    for stage in range(topology.pp):
+        for item in _stage(model, topology, engine, steps, stage):
+            taken = _seconds(item, gpu, engine)
+            kind, inside, source = "collectives", np.zeros(2, np.bool_), ""
+            if isinstance(item, Operator):
+                rests = measured_kernels.surface(item, gpu, engine)
+                kind, inside, source = item.kind, rests.inside(item), rests.source
+            for part, seconds, measured in zip(found, taken.tolist(), inside, strict=True):
+                if seconds and measured:
+                    part.measured[source] += seconds
+                elif seconds:
+                    part.fitted[kind] += seconds
+    return found
 
 
 def _measured_origin(found: Shown, gpu: Gpu) -> str:
@@ -479,7 +476,7 @@ def _slope(
     return np.asarray(growth / (decode * at))
 
 
-def _batch(decode: Array, prefill: Array, length: float) -> Batch:
+def _batch(decode: Array, prefill: Array, length: float | Array) -> Batch:
     # One prompt of a step ends in it and is sampled.
     rows = decode + (prefill > 0)
     return Batch(

@@ -109,8 +109,7 @@ def surface(operator: Operator, gpu: Gpu, engine: Engine) -> Found:
         version=_stated(engine) if plain.engine == engine.name else "",
         longest=_covering(engine.max_len) if operator.kind.endswith(WALKS) else 0,
     )
-    key = tuple(float(_column(operator, name).flat[0]) for name in KEYS[operator.kind])
-    shape = _shape(wanted, key)
+    shape = _shape(wanted, tuple(_first(operator, name) for name in KEYS[operator.kind]))
     if shape is None:
         return Found(surface=plain)
     bent = replace(plain, bends=plain.bends + shape.bends)
@@ -371,6 +370,12 @@ def _stated(engine: Engine) -> str:
 def _covering(length: int | None) -> int:
     """The shortest power of two that covers a context, as tables list them; 0: any."""
     return 0 if length is None else 1 << (length - 1).bit_length()
+
+
+def _first(operator: Operator, name: str) -> float:
+    """What all shapes of an operator have in common."""
+    values: Array | float = getattr(operator, name)
+    return float(values.flat[0]) if isinstance(values, np.ndarray) else float(values)
 
 
 def _column(operator: Operator, name: str) -> Array:
