@@ -18,7 +18,7 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
 from splitpoint.pricing.engines import prefill_sizes, rules
-from splitpoint.timing import collectives, efficiency, host, measured_kernels
+from splitpoint.timing import collectives, efficiency, host
 from splitpoint.timing.collectives import (
     Exchange,
     draft_exchanges,
@@ -69,6 +69,9 @@ def step_curve(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> St
     """The tables of one rank of an instance, for an engine whose settings are all resolved; in a
     pipeline those of its first stage with the `later` ones."""
     if engine.kernels == "measured":
+        # Few plans ask for it.
+        from splitpoint.timing import measured_kernels
+
         measured_kernels.check(gpu)
     words = origin(model, gpu, topology, engine)
     curves: dict[tuple[frozenset[tuple[Layer, int]], bool, bool], StepCurve] = {}
@@ -310,6 +313,8 @@ SHOWN_SEQUENCES, SHOWN_CONTEXT = 64, 4096
 
 def shown(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> Shown:
     """What the GPUs' time of a decode step and of a prefill rests on."""
+    from splitpoint.timing import measured_kernels
+
     assert engine.max_seqs is not None and engine.batched_tokens is not None
     context = float(min(SHOWN_CONTEXT, engine.max_len or model.max_len))
     sequences = float(min(SHOWN_SEQUENCES, engine.max_seqs))
@@ -396,6 +401,8 @@ def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
 
 def _kernel_seconds(operator: Operator, gpu: Gpu, engine: Engine) -> Array:
     if engine.kernels == "measured":
+        from splitpoint.timing import measured_kernels
+
         found = measured_kernels.surface(operator, gpu, engine)
         if found.source:
             return efficiency.seconds_on(found.surface, operator, gpu)
