@@ -379,3 +379,35 @@ def test_a_plan_never_replaces_a_folder_that_is_not_its_own(
 def test_the_schema_accepts_what_it_describes(splitpoint: Any) -> None:
     schema = splitpoint("plan", "--schema").json
     assert "Answer" in schema["$ref"] and "Answer" in schema["$defs"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_an_answer_that_finds_no_room_is_a_failure_in_one_line(more: list[str]) -> None:
+    code = "from splitpoint.cli import main; main()"
+    asked = ["price", "Qwen/Qwen3-0.6B", "--gpu", "L4", *more]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *asked],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert (
+        done.stderr == "splitpoint: standard output: cannot be written: No space left on device\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "asked", [["check", "none", "none"], ["report", "none"], ["plan", "none"], ["trace", "none"]]
+)
+def test_a_file_that_is_not_there_is_said_not_to_be(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["splitpoint", *asked])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == "splitpoint: none: no such file\n"

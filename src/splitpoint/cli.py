@@ -10,7 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,6 +61,7 @@ def main() -> None:
     atexit.register(gc.freeze)
     try:
         code = app(standalone_mode=False) or 0
+        sys.stdout.flush()
     except PlanError as error:
         _fail(str(error), 2)
     except OutsideError as error:
@@ -70,6 +71,10 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our pipe has left; there is nobody to tell
         sys.exit(1)
+    except OSError as error:  # of what is printed: no room on the disk, a terminal that is gone
+        with suppress(OSError):
+            sys.stdout.close()
+        _fail(f"standard output: cannot be written: {error.strerror or error}", 1)
     except UsageError as error:
         _fail(getattr(error, "format_message", error.__str__)(), 2)
     else:

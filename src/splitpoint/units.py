@@ -60,11 +60,6 @@ def ceil_div(need: int, unit: int) -> int:
     return -(-need // unit)
 
 
-def floor_div(room: int, unit: int) -> int:
-    """Whole units that fit in a room: room / unit, rounded down."""
-    return room // unit
-
-
 def gib(size: float) -> str:
     """Bytes as GiB: "26.7 GiB", with two decimals under ten."""
     value = size / GIB

@@ -43,6 +43,21 @@ def test_a_new_plan_takes_the_place_of_an_old_one(tmp_path: Path) -> None:
     assert sorted(path.name for path in out.iterdir()) == ["new", "plan.json"]
 
 
+def test_a_link_to_a_folder_stays_one_and_a_link_to_nothing_is_refused(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    link.symlink_to(real)
+    with pytest.raises(PlanError, match="leads to no folder"), staged(link):
+        pass
+    real.mkdir()
+    with staged(link) as folder:
+        (folder / "plan.json").write_text("{}")
+    assert link.is_symlink() and (real / "plan.json").is_file()
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(PlanError, match="leads to no folder"), staged(loop):
+        pass
+
+
 def test_a_folder_of_the_users_own_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(PlanError, match="no plan wrote"), staged(tmp_path):

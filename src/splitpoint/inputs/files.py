@@ -44,6 +44,8 @@ def load(path: Path, max_bytes: int = MAX_BYTES) -> object:
 
     suffix = _suffix(path)
     if suffix not in raw.FORMATS:
+        if not path.exists():
+            raise PlanError(str(path), "no such file")
         hint = "a name that ends in .toml, .yaml, .yml or .json, or one of these with .gz"
         raise PlanError(str(path), "cannot tell its format", hint)
     if suffix != ".json":

@@ -19,7 +19,6 @@ from splitpoint.inputs.model import (
     Latent,
     Layer,
     LinearState,
-    Mixer,
     Model,
 )
 from splitpoint.record import Record
@@ -171,16 +170,6 @@ def state_dtype_of(mixer: LinearState, model: Model, engine: Engine) -> Dtype:
     if model.state_dtype is not None:
         return model.state_dtype
     return "fp32" if mixer.kind == "kda" else _activation(model)
-
-
-def mixer_name(mixer: Mixer) -> str:
-    """The mixer in words, for messages."""
-    return {
-        Attention: "attention",
-        Latent: "latent attention (MLA)",
-        Compressed: "compressed attention",
-        LinearState: "linear state",
-    }[type(mixer)]
 
 
 def _activation(model: Model) -> Dtype:

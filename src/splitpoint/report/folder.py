@@ -38,8 +38,11 @@ def staged(out: Path) -> Iterator[Path]:
 
     An existing `out` is replaced only if it is empty or an earlier plan's.
     """
+    if out.is_symlink() and not out.is_dir():
+        raise PlanError(f"--out {out}", "is a link that leads to no folder", "name a folder")
     if out.exists() and not out.is_dir():
         raise PlanError(f"--out {out}", "is a file", "name a folder")
+    out = out.resolve()  # a link to a folder stays one
     if out.is_dir() and any(out.iterdir()) and not (out / ANSWER).is_file():
         raise PlanError(
             f"--out {out}", "holds files that no plan wrote", "name a new or empty folder"

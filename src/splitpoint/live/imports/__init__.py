@@ -34,6 +34,8 @@ def read(path: Path) -> tuple[Measurement, ...]:
         if isinstance(found, Fields):
             return _object(found, path)
         return tuple(_row(row, i) for i, row in enumerate(_filled(found, path), start=1))
+    if not path.exists():
+        raise PlanError(str(path), "no such file")
     raise PlanError(str(path), "cannot tell its format", f"expected {KNOWN}")
 
 
