@@ -23,7 +23,7 @@ from splitpoint.search.loads import Load
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import Candidate
 from splitpoint.sim.world import PoolSpec, World
-from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.fitted import Factors, scaled
 from splitpoint.verdict.answer import Point
 from splitpoint.verdict.compare import Winner, judged
 from splitpoint.verdict.points import point
@@ -272,32 +272,18 @@ def _at_pool(present: Varied, factor: float) -> Varied:
 
 
 def _at_prefill_time(present: Varied, factor: float) -> Varied:
-    def slower(curve: StepCurve) -> StepCurve:
-        return replace(
-            curve,
-            mixed=np.rint(curve.mixed * factor).astype(np.int64),
-            together=curve.together and curve.together.times(factor),
-            prefill_pair=round(curve.prefill_pair * factor),
-            prefill_prefix=round(curve.prefill_prefix * factor),
-            later=tuple(map(slower, curve.later)),
-        )
-
-    return _with_pools(present, lambda pool: replace(pool, curve=slower(pool.curve)))
+    return _with_curves(present, Factors(prefill=factor))
 
 
 def _at_decode_time(present: Varied, factor: float) -> Varied:
-    def slower(curve: StepCurve) -> StepCurve:
-        return replace(
-            curve,
-            decode=np.rint(curve.decode * factor).astype(np.int64),
-            decode_context=np.rint(curve.decode_context * factor).astype(np.int64),
-            mixed_decode=None
-            if curve.mixed_decode is None
-            else np.rint(curve.mixed_decode * factor).astype(np.int64),
-            later=tuple(map(slower, curve.later)),
-        )
+    return _with_curves(present, Factors(decode=factor, context=factor))
 
-    return _with_pools(present, lambda pool: replace(pool, curve=slower(pool.curve)))
+
+def _with_curves(present: Varied, factors: Factors) -> Varied:
+    def slower(pool: PoolSpec) -> PoolSpec:
+        return replace(pool, curve=scaled(pool.curve, factors, pool.curve.origin))
+
+    return _with_pools(present, slower)
 
 
 def _with_pools(present: Varied, change: Callable[[PoolSpec], PoolSpec]) -> Varied:
