@@ -1060,9 +1060,10 @@ class Oracle:
             return False
         k, r = rank.drafts, seat.request
         blocks = rank.held_blocks(r.isl + seat.got - 1 + k, 1 + k)
+        next_step = rank.held_blocks(r.isl + seat.got + 2 * k, 1 + k)
         count = self.here_or_coming(rank)
         spare = self.kept_for_each(rank) * (count + 1) if count else 0
-        if blocks + spare > len(rank.queue):
+        if max(blocks + spare, next_step) > len(rank.queue):
             return False
         rank.waiting.remove(seat)
         rank.resize(seat, blocks)
@@ -1313,7 +1314,8 @@ class Oracle:
             return
         if r.prefill_end < 0:
             r.prefill_end = self.now
-        if rank.spec.reserve:
+        # One that was retracted while its step ran has no blocks any more.
+        if rank.spec.reserve and seat.state in ("decoding", "ending"):
             rank.name_blocks(seat, r, covered(r))
         if rank.spec.role == "prefill":
             self.prefilled(seat)

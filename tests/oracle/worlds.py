@@ -192,17 +192,21 @@ def crowded(random: Random) -> tuple[World, Trace]:
     made = world(random)
     n = random.randint(3, 12)
     osl = [random.choice([20, random.randint(1, 60)]) for _ in range(n)]
+    arrive = np.cumsum([random.choice([0.0, 0.0, 1e-9, 1e-6]) for _ in range(n)])
+    isl = [random.randint(1, 20) for _ in range(n)]
+    # Names in every other world, of three prompts: more draws would change worlds of known seeds.
+    ids = [[100 * (i % 3) + j for j in range(-(-isl[i] // 4))] if n % 2 else [] for i in range(n)]
     requests = Trace(
         name="crowded",
-        arrive_s=np.cumsum([random.choice([0.0, 0.0, 1e-9, 1e-6]) for _ in range(n)]),
-        isl=np.array([random.randint(1, 20) for _ in range(n)], np.int32),
+        arrive_s=arrive,
+        isl=np.array(isl, np.int32),
         osl=np.array(osl, np.int32),
         session=np.arange(n, dtype=np.int32),
         turn=np.zeros(n, np.int32),
         think_s=np.zeros(n),
-        block_starts=np.zeros(n + 1, np.int64),
-        block_ids=np.array([], np.int32),
-        block_tokens=16,
+        block_starts=np.cumsum([0, *map(len, ids)]).astype(np.int64),
+        block_ids=np.array([name for row in ids for name in row], np.int32),
+        block_tokens=4,
     )
     columns = int((requests.isl + requests.osl).max()) // made.pools[0].block_tokens + 2
     tight = random.choice([1.0, 1.5, 2.5])

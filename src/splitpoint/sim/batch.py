@@ -340,9 +340,11 @@ def _resume(s: Sim, r: int, ticket: int) -> bool:
         return False
     tokens = s.requests[request_of(s, ticket)].isl + t.got - 1 + pool.drafts
     blocks = held(pool, s.windows, tokens, 1 + pool.drafts)
+    # Without room for its next step it would give way again, for ever at one moment.
+    least = held(pool, s.windows, tokens + 1 + pool.drafts, 1 + pool.drafts)
     requests = rank.running + rank.inbound
     spare = pool.remote_reserve * (requests + 1) if requests > 0 else 0
-    if blocks + spare > rank.free:
+    if max(blocks + spare, least) > rank.free:
         return False
     leave_park(s, ticket)
     take(s, r, blocks)

@@ -31,6 +31,7 @@ from splitpoint.sim.seats import (
 from splitpoint.sim.series import close, record
 from splitpoint.sim.state import (
     ABORTED,
+    DECODING,
     ENDING,
     FLOWED,
     FRESH,
@@ -643,7 +644,8 @@ def _settle(s: Sim, r: int, now: int) -> None:
             if request.prefill_end < 0:
                 request.prefill_end = now
             pool = s.pools[s.ranks[r].pool]
-            if pool.reserving == 1 and pool.caching == 1:
+            # One that was retracted while its step ran has no blocks any more.
+            if pool.reserving == 1 and pool.caching == 1 and t.state in (DECODING, ENDING):
                 name_blocks(s, ticket, q, s.cover[q] // pool.block)
             if s.pools[s.ranks[r].pool].role == PREFILL:
                 _hand_over(s, ticket, now)
