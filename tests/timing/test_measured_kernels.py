@@ -255,7 +255,7 @@ def wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
 def forget() -> None:
     """As in a new process."""
     measured_kernels._known.cache_clear()
-    measured_kernels._shape.cache_clear()
+    measured_kernels._found.cache_clear()
 
 
 def test_a_curve_of_measured_kernels_says_how_much_of_it_was_measured(wheel: Gpu) -> None:

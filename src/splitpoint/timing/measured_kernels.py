@@ -109,11 +109,7 @@ def surface(operator: Operator, gpu: Gpu, engine: Engine) -> Found:
         version=_stated(engine) if plain.engine == engine.name else "",
         longest=_covering(engine.max_len) if operator.kind.endswith(WALKS) else 0,
     )
-    shape = _shape(wanted, tuple(_first(operator, name) for name in KEYS[operator.kind]))
-    if shape is None:
-        return Found(surface=plain)
-    bent = replace(plain, bends=plain.bends + shape.bends)
-    return Found(surface=bent, bends=shape.bends, source=shape.source)
+    return _found(wanted, tuple(_first(operator, name) for name in KEYS[operator.kind]))
 
 
 def check(gpu: Gpu) -> None:
@@ -293,10 +289,15 @@ def between(known: Mapping[Key, Shape], key: Key) -> Shape | None:
 
 
 @cache
-def _shape(wanted: Wanted, key: Key) -> Shape | None:
-    """What tables say of a shape; None where they do not."""
+def _found(wanted: Wanted, key: Key) -> Found:
+    gpu = facts.gpu(wanted.gpu)
+    plain = efficiency.surface(gpu, wanted.kind, wanted.dtype, wanted.engine)
     known = _known(wanted)
-    return between(known, key) if wanted.kind == "gemm" else known.get(key)
+    shape = between(known, key) if wanted.kind == "gemm" else known.get(key)
+    if shape is None:
+        return Found(surface=plain)
+    bent = replace(plain, bends=plain.bends + shape.bends)
+    return Found(surface=bent, bends=shape.bends, source=shape.source)
 
 
 @cache
