@@ -51,6 +51,7 @@ START = {
     "compute": (0.6, 0.02, 1.0),
     "memory": (0.8, 0.02, 1.0),
     "launch": (4e-6, 5e-7, 2e-4),
+    "wave": (3e4, 1.0, 1e9),
     "pad_rows": (16.0, 1e-3, 2e3),
     "half_parallel": (64.0, 1e-3, 1e4),
     "serial": (1e-10, 1e-16, 1e-7),
@@ -70,26 +71,29 @@ BOUNDS: dict[Kind, dict[str, tuple[float, float, float]]] = {
     # All of its larger rows are read from the cache, so that only launches can be fitted; assumed:
     # the share of HBM bandwidth that decode attention reaches.
     "decode_indexer": {"memory": (0.8, 0.75, 0.85)},
+    # Of one row, not of one number.
+    "vector": {"serial": (2e-6, 1e-7, 1e-5), "launch": (5e-7, 1e-7, 2e-5)},
 }
 PRODUCT = ("compute", "memory", "launch", "pad_rows", "half_parallel", "serial", "sharpness")
 WALK = ("compute", "memory", "launch", "pad_rows", "serial", "sharpness")
 # Prefill attention is a plain sum, so that it stays linear in its pairs beside its queries.
-PREFILL = ("compute", "memory", "launch", "serial")
+PREFILL = ("compute", "memory", "launch", "wave", "serial")
 FREE: dict[Kind, tuple[str, ...]] = {
     "gemm": (*PRODUCT, "whole_128", "whole_256"),
     "experts": (*PRODUCT, "buffers", "held"),
     "prefill_attention": PREFILL,
     "prefill_latent": PREFILL,
-    "prefill_sparse": PREFILL,
+    "prefill_sparse": ("compute", "memory", "launch", "serial"),
     "decode_attention": WALK,
     "decode_latent": WALK,
     "decode_sparse": WALK,
-    "prefill_indexer": ("compute", "memory", "launch", "sharpness"),
+    # A plain sum too: a query costs the same whatever it attends, and every key that it attends.
+    "prefill_indexer": ("compute", "memory", "launch", "serial"),
     "decode_indexer": ("memory", "launch"),
     "selection": ("memory", "launch", "serial"),
-    "prefill_state": ("compute", "memory", "launch", "sharpness"),
+    "prefill_state": ("compute", "memory", "launch", "serial", "sharpness"),
     "decode_state": ("memory", "launch"),
-    "vector": ("memory", "launch"),
+    "vector": ("memory", "launch", "half_parallel", "serial", "sharpness"),
 }
 
 
@@ -125,16 +129,23 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         Shape("work", {"rows": (0, 3, 6, 9), "width": (5, 8, 11)}, ("rows",)),
     ),
     # Other kernels serve wide heads, single and very many queries a key-value head: 48 and more are
-    # read once a query by TRT-LLM, 192, 256 and 512 are Triton's in SGLang on Blackwell.
+    # read once a query by TRT-LLM, 192, 256 and 512 are Triton's in SGLang on Blackwell. Two bends
+    # share what factors may fall along the sequences.
     "prefill_attention": (
         Shape(
             "work",
             {"parallel": (9, 12, 14, 16, 18, 21), "rows": (0, 1, 3, 5)},
             ("parallel",),
-            1.0,
+            0.5,
         ),
-        Shape("work", {"width": (6, 7, 7.585, 8, 9), "rows": (0, 1, 3)}, ()),
-        Shape("launch", {"parallel": (9, 13, 17), "width": (6, 7, 8)}, ("parallel",)),
+        Shape("work", {"width": (6, 7, 7.585, 8, 9), "rows": (0, 1, 3, 5)}, ()),
+        Shape(
+            "work",
+            {"width": (6, 7, 7.585, 8, 9), "parallel": (9, 13, 16, 19)},
+            ("parallel",),
+            0.5,
+        ),
+        Shape("launch", {"rows": (0, 1, 3, 5), "width": (6, 7, 7.585, 8, 9)}, ()),
     ),
     "decode_attention": (
         Shape(
@@ -147,7 +158,9 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         Shape("launch", {"parallel": (0, 4, 7, 10), "width": (6, 7, 8)}, ("parallel",)),
     ),
     "prefill_latent": (
-        Shape("work", {"parallel": (9, 12, 14, 16, 18, 21)}, ("parallel",), 1.0),
+        Shape("work", {"parallel": (9, 11, 13, 14, 15, 16, 17, 18, 19, 21)}, ("parallel",), 0.5),
+        Shape("work", {"width": (0, 2, 4, 7), "parallel": (9, 13, 16, 19)}, ("parallel",), 0.5),
+        Shape("launch", {"width": (0, 2, 4, 7)}, ()),
         Shape("launch", {"parallel": (9, 13, 17)}, ("parallel",)),
     ),
     "decode_latent": (
@@ -156,14 +169,25 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
     ),
     "prefill_sparse": (Shape("work", {"parallel": (9, 12, 15, 18, 21)}, ("parallel",), 1.0),),
     "decode_sparse": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
-    "prefill_indexer": (Shape("work", {"parallel": (7, 9, 11, 13, 15)}, ("parallel",), 1.0),),
+    "prefill_indexer": (
+        Shape("work", {"parallel": (7, 8, 9, 10, 11, 13, 15, 17)}, ("parallel",), 1.0),
+    ),
     "decode_indexer": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
     "selection": (Shape("work", {"parallel": (0, 4, 6, 7, 8, 9, 11, 14)}, ("parallel",), 1.0),),
+    # Triton tunes its chunked kernels for each number of heads.
     "prefill_state": (
-        Shape("work", {"rows": (6, 8, 10, 12, 14), "parallel": (2, 5, 8, 11)}, ("rows",), 1.0),
+        Shape(
+            "work",
+            {"rows": (6, 8, 10, 12, 14), "parallel": (1, 2, 3, 5, 7, 9, 11)},
+            ("rows",),
+            1.0,
+        ),
+        Shape("work", {"width": (1, 2, 3, 4, 5, 5.585, 6)}, ()),
     ),
     "decode_state": (Shape("work", {"parallel": (3, 6, 9, 12, 15)}, ("parallel",), 1.0),),
-    "vector": (Shape("work", {"parallel": (12, 15, 18, 21, 24)}, ("parallel",), 1.0),),
+    "vector": (
+        Shape("work", {"rows": (0, 3, 6, 9, 12, 15), "width": (5, 8, 11, 13, 16)}, ("rows",)),
+    ),
 }
 # Weights of the fit beside its rows: neighbouring logs alike and near zero where no row speaks, and
 # walls against falling faster than a shape allows.
@@ -204,9 +228,12 @@ def surface_of(found: Samples, gpu: Gpu, engine: EngineName, source: str) -> Sur
     """The surface that fits the even rows best (log error, soft L1), and its error on the odd."""
     few = Problem(_thin(found, ~found.held_out, FEW_ROWS), gpu)
     start = np.array([np.log(_start(n, few.kind)) for n in few.names])
-    # Bends can take over from either bound, so one start has bounds fitted alone and one has not.
-    bases = (few.best(start, 40), start)
-    tries = [few.best(np.append(base, np.zeros(few.bent)), 60) for base in bases]
+    # Bends can take over from either bound, so one start has bounds fitted alone, one has not, and
+    # one has short launches that come again soon.
+    bases = [few.best(start, 40), start]
+    if "wave" in few.names:
+        bases.append(start - np.log(16.0) * np.isin(few.names, ("launch", "wave")))
+    tries = [few.best(np.append(base, np.zeros(few.bent)), 100) for base in bases]
     near = min(tries, key=few.cost)
     # Low walls are found over, high ones hard to walk along: each is tried from the one before, and
     # the fitted rows say which surface is best once its falls are lifted.
@@ -597,24 +624,6 @@ def _toml(value: object) -> str:
     return repr(value)
 
 
-def table() -> str:
-    """Held-out errors of the shipped files as a Markdown table: kinds down, GPUs across."""
-    lines = [f"| kind | {' | '.join(GPUS)} |", "|---" * (len(GPUS) + 1) + "|"]
-    for kind in FREE:
-        cells = []
-        for name in GPUS:
-            own = [s for s in efficiency(facts.gpu(name)).surfaces if s.kind == kind and s.samples]
-            middle = [s.error_median for s in own if s.error_median is not None]
-            high = [s.error_p90 for s in own if s.error_p90 is not None]
-            cells.append(
-                f"{np.median(middle):.0%} / {np.median(high):.0%} ({len(own)})"
-                if own
-                else "as donor"
-            )
-        lines.append(f"| {kind.replace('_', ' ')} | {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
 SOURCE = (
     "fitted to the measured kernel tables of aiconfigurator-core 0.12.0 (NVIDIA, Apache-2.0) by "
     "benchmarks/fit_efficiency.py"
@@ -631,11 +640,7 @@ def main() -> int:
     parser.add_argument("--dtype", action="append", help="these only; others stay as shipped")
     parser.add_argument("--write", type=Path, help="folder for the TOML files (all GPUs)")
     parser.add_argument("--cache", type=Path, help="folder where finished GPUs are kept")
-    parser.add_argument("--table", action="store_true", help="print the shipped errors and stop")
     options = parser.parse_args()
-    if options.table:
-        print(table())
-        return 0
     data = Path(aiconfigurator_core.__file__).parent / "systems" / "data"
     found = {}
     for name in options.gpu or GPUS:

@@ -220,7 +220,8 @@ def test_twice_the_machine_takes_half_the_time_where_nothing_waits() -> None:
     big = replace(DENSE, hidden=8192, layers=DENSE.layers[:1], vocab=100_000)
     slow = step_curve(big, GPU, ONE, ENGINE)
     fast = step_curve(big, twice, ONE, ENGINE)
-    assert fast.prefill_pair == pytest.approx(slow.prefill_pair / 2, abs=1)
+    # The exponentials of an attention are no matrix work: they take as long on both.
+    assert slow.prefill_pair / 2 <= fast.prefill_pair < 0.75 * slow.prefill_pair
     assert fast.decode_context[32] == pytest.approx(slow.decode_context[32] / 2, abs=1)
     assert slow.mixed[256] / 2 < fast.mixed[256] < slow.mixed[256]
 

@@ -14,6 +14,7 @@ from splitpoint.inputs import facts
 from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Flops
 from splitpoint.inputs.model import Dtype
+from splitpoint.timing.bake import WALKS
 from splitpoint.timing.efficiency import (
     Bend,
     Surface,
@@ -30,6 +31,7 @@ from splitpoint.timing.operators import (
     STORED_BYTES,
     Array,
     Batch,
+    Kind,
     Operator,
     Stored,
     attend,
@@ -54,6 +56,14 @@ def test_the_formula_by_hand() -> None:
     padded = replace(PLAIN, pad_rows=25.0, half_parallel=500.0, serial=1e-9)
     by_hand = 1e-6 + 1.25 * flops / 5e13 + 1.25 * moved / 8e11 + 1e-9 * 1000
     assert launch_seconds(padded, product, 1e14, 1e12)[0] == pytest.approx(by_hand)
+
+
+def test_a_launch_is_paid_again_for_every_wave_of_blocks() -> None:
+    product = matmul("x", np.array([100.0]), 1000, 2000, BF16)
+    once = launch_seconds(PLAIN, product, 1e14, 1e12)[0]
+    # 2,000 pieces are four waves of 500.
+    waves = launch_seconds(replace(PLAIN, wave=500.0), product, 1e14, 1e12)[0]
+    assert waves - once == pytest.approx(4 * PLAIN.launch)
 
 
 @given(sharpness=st.floats(1.0, 8.0), rows=st.floats(1.0, 1e5))
@@ -185,6 +195,7 @@ def test_a_long_prompt_of_mla_runs_on_made_heads(name: str, engine: EngineName) 
         rows=one,
         parallel=32_768 * 16 * one,
         depth=pairs * 16 * one,
+        width=16.0,
     )
     gpu = facts.gpu(name)
     share = flops / gpu.flops.bf16 / float(seconds(prompt, gpu, engine)[0])
@@ -217,6 +228,21 @@ def _growing(entry: Surface) -> Iterator[Operator]:
     elif kind == "selection":
         for scores in (3e3, 3e4, 1e6):
             yield selection("x", TOKENS * scores, TOKENS, 2048)
+    elif kind == "vector":
+        for width in (64, 4096, 150_000):
+            yield vector("x", TOKENS, width, 3)
+    elif kind == "prefill_indexer":
+        for each in (1e2, 3e4):
+            pairs = TOKENS * each
+            yield _bare(kind, dtype, pairs * 8192, pairs * 5, TOKENS, depth=TOKENS)
+    elif kind == "prefill_state":
+        for heads in (1, 16, 96):
+            once = TOKENS * heads
+            yield replace(
+                _bare(kind, dtype, once * 2e5, once * 2e3, TOKENS, depth=TOKENS),
+                parallel=float(heads),
+                width=float(heads),
+            )
     elif kind.endswith(("attention", "sparse")):
         prefill = kind.startswith("prefill")
         for heads, kv_heads, dim, each in ((1, 1, 64, 1e2), (8, 1, 128, 3e3), (64, 8, 256, 9e4)):
@@ -232,6 +258,21 @@ def _growing(entry: Surface) -> Iterator[Operator]:
                 batch=step,
                 drafts=0,
             )[0 if prefill else 1]
+
+
+def _bare(
+    kind: Kind, dtype: Dtype, flops: Array, moved: Array, rows: Array, depth: Array
+) -> Operator:
+    return Operator(
+        name="x",
+        kind=kind,
+        dtype=dtype,
+        flops=flops,
+        bytes=moved,
+        rows=rows,
+        parallel=rows,
+        depth=depth,
+    )
 
 
 @pytest.mark.parametrize("name", facts.gpu_names())
@@ -274,7 +315,7 @@ def test_experts_that_no_token_reaches_cost_time_where_a_kernel_walks_them() -> 
 def test_what_walks_a_context_is_a_line_in_it(name: str) -> None:
     gpu = facts.gpu(name)
     for entry in efficiency(gpu).surfaces:
-        if not entry.kind.endswith(("attention", "latent", "sparse")):
+        if entry.kind not in WALKS or entry.kind == "decode_indexer":
             continue
         assert all(set(b.axes) <= {"rows", "parallel", "width"} for b in entry.bends)
         flops = np.array([1e9, 1e11, 2e11])
@@ -311,7 +352,7 @@ def test_one_query_s_choice_is_walked_by_one_block_and_many_fill_the_gpu() -> No
 
 
 def test_more_bandwidth_is_never_slower() -> None:
-    copied = vector("x", np.array([1e6]), 2)
+    copied = vector("x", np.array([1e3]), 1e3, 2)
     faster = replace(GPU, bandwidth=2 * GPU.bandwidth)
     assert seconds(copied, faster, "vllm")[0] < seconds(copied, GPU, "vllm")[0]
 

@@ -48,7 +48,7 @@ def seconds(operator: Operator, plain: Surface, shape: Shape | None = None) -> A
 def table(operator: Operator, taken: Array) -> Samples:
     """A table of an operator's rows that took so long."""
     none = np.zeros(len(taken), np.int64)
-    return Samples(operator, taken, none.astype(bool), none)
+    return Samples(operator, taken, none.astype(bool), none, taken[:, None])
 
 
 def product(rows: Array, columns: Array | float, depth: Array | float) -> Operator:

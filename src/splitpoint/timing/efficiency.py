@@ -54,8 +54,9 @@ class Surface(Record, frozen=True, kw_only=True):
     bend between the bounds. `buffers`: share of the operator's buffer bytes that this kernel moves.
     `held`: seconds for each expert on the rank, reached or not, beside the launch.
     `whole_128`, `whole_256`: shares of the work done in whole tiles of so many rows, which counts
-    a last tile as full. `launch`: seconds. `error_median` and `error_p90`: relative errors on
-    `samples` measured rows that the fit did not see.
+    a last tile as full. `launch`: seconds, and as many again for each `wave` of parallel pieces,
+    whose blocks of threads take a while to start and end. `error_median` and `error_p90`: relative
+    errors on `samples` measured rows that the fit did not see.
     """
 
     kind: Kind
@@ -64,6 +65,7 @@ class Surface(Record, frozen=True, kw_only=True):
     compute: float
     memory: float
     launch: float
+    wave: float = 0.0
     pad_rows: float = 0.0
     half_parallel: float = 0.0
     serial: float = 0.0
@@ -183,7 +185,10 @@ def bent_seconds(
     memory = np.maximum(move / found.memory * starved * work, move)
     memory = memory + found.buffers * operator.buffers / bandwidth * work
     serial = found.serial * operator.depth * work
-    first = found.launch * launch + found.held * operator.held
+    first = found.launch * launch
+    if found.wave:
+        first = first * (1.0 + operator.parallel / found.wave)
+    first = first + found.held * operator.held
     if found.sharpness == 1.0:
         return np.asarray(first + compute + memory + serial)
     # Scaled by the largest bound, so that powers neither overflow nor vanish.

@@ -85,6 +85,9 @@ UNSTEADY = 1.5
 # of tokens (measured: TRT-LLM's bf16 table of H200), the others within 0.8 to 1.4 of the surface:
 # what an autotuner falls back to.
 UNTUNED = 1.75
+# Tokens of a step at most, as engines set their budgets: vLLM's and SGLang's largest defaults are
+# 16,384 (`max_num_batched_tokens`, `chunked_prefill_size`).
+MOST_QUERIES = 16384
 # Products are timed with weights that rotate through several copies: L40S's rates change at a
 # quarter of its cache. Only GDDR is so much slower that it shows.
 COPIES = 4
@@ -133,12 +136,14 @@ STORED: dict[Dtype, float] = {
 
 class Samples(NamedTuple):
     """Measured launches of one kind and dtype: the operator as arrays, seconds, which rows the fit
-    does not see, and the number of each row's layer (its columns but for the tokens)."""
+    does not see, the number of each row's layer (its columns but for the tokens), and the numbers
+    of its shape (rows x columns of the table)."""
 
     operator: Operator
     seconds: Array
     held_out: NDArray[np.bool_]
     layer: NDArray[np.int64]
+    shapes: Array
 
 
 Reader: TypeAlias = "Callable[[pd.DataFrame, Dtype], Operator]"
@@ -201,6 +206,7 @@ def prefill_latent(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         rows=np.ones_like(batch),
         parallel=batch * isl * heads,
         depth=pairs * heads,
+        width=heads,
         held=heads,
     )
 
@@ -240,7 +246,8 @@ def prefill_indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
     """GLM-5's selector of prompts: 32 heads of 128 score every earlier token in fp8."""
     batch, isl, step = columns(rows, "batch_size", "isl", "step")
     pairs = batch * (isl * step + isl * (isl + 1) / 2)
-    return _indexer("prefill_indexer", 32, pairs, SCORE_BYTES + 128 / 128, batch * isl)
+    found = _indexer("prefill_indexer", 32, pairs, SCORE_BYTES + 128 / 128, batch * isl)
+    return msgspec.structs.replace(found, depth=batch * isl)
 
 
 def decode_indexer(rows: pd.DataFrame, dtype: Dtype) -> Operator:
@@ -286,6 +293,8 @@ def prefill_state(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         bytes=new * (vectors + 2 * heads * dim * dim * 2.0 / 64),
         rows=length,
         parallel=batch * heads,
+        depth=length,
+        width=heads,
         held=heads,
     )
 
@@ -312,7 +321,7 @@ def decode_state(rows: pd.DataFrame, dtype: Dtype) -> Operator:
 def quantise(rows: pd.DataFrame, dtype: Dtype) -> Operator:
     """Activations read as bf16 and written as fp8: one and a half passes of bf16."""
     m, k = columns(rows, "m", "k")
-    return vector("quantise", m * k, 1.5)
+    return vector("quantise", m, k, 1.5)
 
 
 class Table(NamedTuple):
@@ -446,13 +455,18 @@ TABLES = (
         lambda rows: rows[(rows.isl == 1) & (rows.step >= 512)],
     ),
     # Scores whose best come last; equal ones, which the tables have too, take twice as long and are
-    # no model's. Below 4,096 scores little or nothing is left to choose.
+    # no model's. Below 4,096 scores little or nothing is left to choose. Steps of more than
+    # MOST_QUERIES are not served, and double in time from one row to the next.
     Table(
         "selection",
         "sparse_attention/{engine}/*/glm5_topk_module_perf.parquet",
         "",
         selected,
-        lambda rows: rows[(rows.score_mode == "top_last") & (rows.isl + rows.step >= 4096)],
+        lambda rows: rows[
+            (rows.score_mode == "top_last")
+            & (rows.isl + rows.step >= 4096)
+            & (rows.batch_size * rows.isl <= MOST_QUERIES)
+        ],
     ),
     Table(
         "prefill_state",
@@ -550,7 +564,9 @@ def _file_samples(
         counted = ("latency", "num_tokens", "batch_size", "isl", "step", "m", "seq_len")
         layer = chosen.groupby([c for c in chosen if c not in counted], dropna=False).ngroup()
         if good.sum() >= 40:
-            every = Samples(operator, seconds, odd, layer.to_numpy())
+            shape = chosen.drop(columns=["latency", "d_model"], errors="ignore")
+            shapes = shape.select_dtypes("number").to_numpy(float)
+            every = Samples(operator, seconds, odd, layer.to_numpy(), shapes)
             yield part(every, good)
 
 
@@ -688,6 +704,7 @@ def part(found: Samples, chosen: NDArray[np.bool_]) -> Samples:
         found.seconds[chosen],
         found.held_out[chosen],
         found.layer[chosen],
+        found.shapes[chosen],
     )
 
 

@@ -102,7 +102,9 @@ class Operator(Record, frozen=True, kw_only=True):
     What its speed depends on beside FLOPs and bytes: `rows` that share one read of an operand
     (tokens of a matrix product, tokens per touched expert, queries per key-value head),
     `parallel` pieces that fill the GPU (columns, heads x sequences), `depth`: the length of the
-    sum inside one tile of a product, the exponentials of an attention, and `width`: numbers a head.
+    sum inside one tile of a product, the exponentials of an attention, the queries of an indexer,
+    the tokens of a linear state, and `width`: numbers a head or row (of MLA's prompts and of linear
+    states, whose heads are as wide in all models: their number).
     `buffers`: bytes of intermediate results that some kernels pass through memory, others not.
     `held`: heads of an attention or a state on the rank, as measured tables list them, or experts,
     which some kernels walk though few of them have a token.
@@ -213,23 +215,28 @@ def matmul(
     )
 
 
-def vector(name: str, elements: Array, passes: float) -> Operator:
-    """A memory-bound operator: `passes` reads and writes of bf16 elements."""
+def vector(name: str, rows: Array, width: float | Array, passes: float) -> Operator:
+    """A memory-bound operator: `passes` reads and writes of rows x width bf16 elements. Most
+    kernels give each row a block of threads, so that few wide rows leave GPUs empty."""
+    elements = rows * width
     return Operator(
         name=name,
         kind="vector",
         dtype="bf16",
         flops=elements * passes,
         bytes=elements * passes * HIDDEN_BYTES,
-        rows=np.ones_like(elements),
-        parallel=elements,
+        rows=rows,
+        parallel=rows,
+        depth=1.0,
+        width=width,
     )
 
 
 def quantised(product: Operator) -> Operator:
     """The kernel that quantises a product's inputs: reads bf16, writes a byte."""
-    inputs = product.rows * product.depth
-    return replace(vector(f"{product.name}.quantise", np.asarray(inputs), 1.5), count=product.count)
+    return replace(
+        vector(f"{product.name}.quantise", product.rows, product.depth, 1.5), count=product.count
+    )
 
 
 def prefix_operators(
@@ -273,10 +280,10 @@ def _layer(
         model = replace(model, weights=layer.weights)
     result: list[Operator] = []
     if layer.mixer is not None:
-        result.append(vector("mixer.norm", new * model.hidden, 4))
+        result.append(vector("mixer.norm", new, model.hidden, 4))
         result += _mixer(layer.mixer, layer.shares_kv, model, topology, engine, batch)
     if layer.ffn is not None:
-        result.append(vector("ffn.norm", new * model.hidden, 4))
+        result.append(vector("ffn.norm", new, model.hidden, 4))
     if isinstance(layer.ffn, Mlp):
         result += _mlp("mlp", layer.ffn.width, layer.ffn.gated, model, topology, new)
     elif isinstance(layer.ffn, Experts):
@@ -317,10 +324,10 @@ def _attention(
     read = model.hidden * (2 if mixer.joined else 1)
     result = [
         matmul("attention.qkv", new, read, queries + cached, weights),
-        vector("attention.rope_cache", new * (heads * mixer.head_dim + cached), 2),
+        vector("attention.rope_cache", new, heads * mixer.head_dim + cached, 2),
     ]
     if mixer.qk_norm:
-        result.append(vector("attention.qk_norm", new * (heads * mixer.head_dim + keys), 2))
+        result.append(vector("attention.qk_norm", new, heads * mixer.head_dim + keys, 2))
     if mixer.indexer is not None:
         kind, bound = "sparse", mixer.indexer.topk
         wide = model.hidden
@@ -341,7 +348,7 @@ def _attention(
     )
     if mixer.gated:
         # SGLang copies queries and gates apart, then the sigmoid, then the product (qwen3_5.py).
-        gate = vector("attention.gate", new * heads * mixer.value_dim, 3)
+        gate = vector("attention.gate", new, heads * mixer.value_dim, 3)
         result.append(replace(gate, count=4 if engine.name == "sglang" else 1))
     result.append(
         matmul("attention.out", new, heads * mixer.value_dim, model.hidden, _out(model, weights))
@@ -379,8 +386,8 @@ def attend(
             kind="prefill_attention" if kind == "attention" else "prefill_sparse",
             dtype=dtype,
             flops=pairs * pair,
-            # Queries and results; a tile of queries finds its keys in the cache of the GPU.
-            bytes=batch.prefill * heads * (score_dim + value_dim) * HIDDEN_BYTES,
+            # Queries, results and new keys once: tiles of queries find them in the GPU's cache.
+            bytes=batch.prefill * (heads * (score_dim + value_dim) + cached) * HIDDEN_BYTES,
             rows=np.full_like(batch.prefill, heads / kv_heads),
             parallel=batch.prefill * heads,
             depth=pairs * heads,
@@ -414,8 +421,8 @@ def _latent(
     query = heads * (mixer.nope_dim + mixer.rope_dim)
     up = heads * (mixer.nope_dim + mixer.value_dim)
     result = [
-        vector("latent.norm", new * (mixer.kv_rank + (mixer.q_rank or 0)), 2),
-        vector("latent.rope_cache", new * (query + latent), 2),
+        vector("latent.norm", new, mixer.kv_rank + (mixer.q_rank or 0), 2),
+        vector("latent.rope_cache", new, query + latent, 2),
     ]
     read = model.hidden * (2 if mixer.joined else 1)
     if mixer.q_rank is None:
@@ -472,6 +479,7 @@ def _latent(
                 rows=np.ones_like(batch.prefill),
                 parallel=batch.prefill * heads,
                 depth=batch.pairs * heads,
+                width=heads,
                 held=heads,
             ),
             Operator(
@@ -523,6 +531,7 @@ def _indexer(
             bytes=batch.pairs * (SCORE_BYTES + indexer.dim / QUERY_TILE),
             rows=batch.prefill,
             parallel=batch.prefill,
+            depth=batch.prefill,
         ),
         Operator(
             name="indexer.decode",
@@ -572,7 +581,7 @@ def _compressed(
     result = [
         matmul("compressed.down", new, model.hidden, mixer.q_rank + mixer.head_dim, weights),
         matmul("compressed.query", new, mixer.q_rank, width, weights),
-        vector("compressed.rope_cache", new * (width + mixer.head_dim), 2),
+        vector("compressed.rope_cache", new, width + mixer.head_dim, 2),
     ]
     older = batch
     if mixer.ratio:
@@ -634,7 +643,7 @@ def _state(
     inner = _inner(mixer) / tp
     elements = heads * mixer.rows * mixer.columns
     conv = channels * mixer.conv_kernel
-    result = [vector("state.conv", new * channels, 2)]
+    result = [vector("state.conv", new, channels, 2)]
     if mixer.kind == "gdn" and _apart(model, engine):
         result += [
             matmul("state.in", new, model.hidden, channels, weights),
@@ -647,7 +656,7 @@ def _state(
         result += [
             matmul("state.in", new, model.hidden, channels + inner, weights),
             matmul("state.gates", new, model.hidden, 2 * heads, BF16),
-            vector("state.split", new * (channels + inner), 2),
+            vector("state.split", new, channels + inner, 2),
         ]
     else:
         width = _state_width(mixer, heads, channels, inner)
@@ -674,6 +683,9 @@ def _state(
                 bytes=batch.prefill * (vectors + 2 * state / STATE_CHUNK),
                 rows=batch.prefill,
                 parallel=np.full_like(batch.prefill, heads),
+                # One chunk of a sequence follows the other.
+                depth=batch.prefill,
+                width=heads,
                 held=heads,
             ),
             Operator(
@@ -690,7 +702,7 @@ def _state(
             ),
         ]
     result += [
-        vector("state.gate_norm", new * inner, 3),
+        vector("state.gate_norm", new, inner, 3),
         matmul("state.out", new, inner, model.hidden, _out(model, weights)),
     ]
     return result
@@ -747,7 +759,7 @@ def _mlp(
     own = width / topology.tp
     return [
         matmul(f"{name}.up", new, model.hidden, own * (2 if gated else 1), dtype),
-        vector(f"{name}.activation", new * own, 3 if gated else 2),
+        vector(f"{name}.activation", new, own, 3 if gated else 2),
         matmul(f"{name}.down", new, own, model.hidden, dtype),
     ]
 
@@ -852,7 +864,7 @@ def _experts(
     shared = stored(model.weights.shared_experts, model.weights)
     result = [
         matmul("experts.router", new, model.hidden, ffn.count, BF16),
-        vector("experts.route", new * ffn.count + pairs * dim, 3),
+        vector("experts.route", new, ffn.count + pairs * dim / np.maximum(new, 1e-9), 3),
         grouped(pairs, listed, reached, held, dim, width, matrices, stored(dtype, model.weights)),
     ]
     if ffn.latent_dim is not None:
@@ -867,23 +879,23 @@ def _experts(
         own = replace(topology, tp=1) if dealt else topology
         part = new / topology.tp if dealt else new
         result += _mlp("shared", ffn.shared_width, ffn.gated, model, own, part)
-        result.append(vector("experts.add", part * model.hidden, 3))
+        result.append(vector("experts.add", part, model.hidden, 3))
     if ffn.dense_width:
         result += _mlp("mlp", ffn.dense_width, ffn.gated, model, topology, new)
     return result
 
 
 def _embedding(model: Model, new: Array) -> Operator:
-    return vector("embedding", new * model.hidden, 2)
+    return vector("embedding", new, model.hidden, 2)
 
 
 def _logits(model: Model, topology: Topology, rows: Array) -> list[Operator]:
     """Logits and sampling of the sampled rows only; float logits are read and written thrice."""
     own = model.vocab / topology.tp
     return [
-        vector("final.norm", rows * model.hidden, 4),
+        vector("final.norm", rows, model.hidden, 4),
         matmul("logits", rows, model.hidden, own, stored(model.weights.lm_head, model.weights)),
-        vector("sampling", rows * model.vocab, 6),
+        vector("sampling", rows, model.vocab, 6),
     ]
 
 
