@@ -124,9 +124,12 @@ role = "mixed"
 replicas = {INSTANCES}
 """
 
-# Reads the trace file, as the peer does, and simulates it with the prefix cache on.
+# Reads the trace file, as the peer does, and simulates it with the prefix cache on, in a process
+# that looks for cycles as seldom as the command's own (`splitpoint.cli.main`).
 OURS = """
-import sys
+import atexit, gc, sys
+gc.set_threshold(50_000)
+atexit.register(gc.freeze)
 from pathlib import Path
 from benchmarks.worlds import world
 from splitpoint.inputs import traces
