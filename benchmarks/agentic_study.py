@@ -1,6 +1,6 @@
 """A published study of PD separation under agentic load, replayed from its stated parameters.
 
-    python -m benchmarks.agentic_study [--figures DIR]
+    python -m benchmarks.agentic_study [--write]
 
 Qwen3-30B-A3B on eight H20: eight mixed instances, or 4 or 6 prefill with 4 or 2 decode instances.
 Prints the matrix of deployments and routers beside the published rows, takes the regression of the
@@ -11,12 +11,14 @@ split apart by changing one thing at a time, then tries what else could have slo
 import argparse
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
 
+from benchmarks.accuracy import written
 from splitpoint import metrics
 from splitpoint.inputs.deployment import Role, Routing, Topology
 from splitpoint.inputs.engine import Engine
@@ -39,6 +41,7 @@ from splitpoint.timing.transfer import LinkSpec, SharedPorts
 if TYPE_CHECKING:
     import altair as alt
 
+PAGE = Path(__file__).parents[1] / "docs" / "agentic-study.md"
 # Published by the study (8 x H20, Qwen3-30B-A3B; its repository is not to be had, figures quoted).
 PREFILL_RATE = 7000  # tokens/s of one instance, whatever the context
 # Printed as about 28 GB; 28.7 is what its wall table follows from (tests/published).
@@ -405,11 +408,6 @@ def published_row(found: Published) -> str:
     )
 
 
-def table(title: str, rows: list[str]) -> None:
-    """Print a titled table."""
-    print(f"\n{title}\n\n{HEAD}", *rows, sep="\n", flush=True)
-
-
 def matrix(curve: StepCurve) -> dict[str, list[Outcome]]:
     """Every deployment under both routers: an outcome per seed."""
     return {
@@ -419,38 +417,83 @@ def matrix(curve: StepCurve) -> dict[str, list[Outcome]]:
     }
 
 
-def main() -> None:
-    """Print all tables; with `--figures` draw the figures too."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--figures", type=Path, help="draw the figures into this folder")
-    options = parser.parse_args()
-    stated, ours = stated_curve(), own_curve()
-    found = matrix(stated)
-    rows = [published_row(one) for one in PUBLISHED]
-    rows += [row(name, mean_outcome(seeds)) for name, seeds in found.items()]
-    table("The matrix at 7,000 tok/s, mean of three seeds", rows)
-    own = matrix(ours)
-    table(
-        "The matrix at our own step times",
-        [row(name, mean_outcome(seeds)) for name, seeds in own.items()],
-    )
+def tables(stated: StepCurve, ours: StepCurve, found: dict[str, list[Outcome]]) -> dict[str, str]:
+    """Every table by its title."""
+    rows = {
+        "the matrix": [published_row(one) for one in PUBLISHED] + lines(found),
+        "the matrix at our own step times": lines(matrix(ours)),
+    }
     for shape in SHAPES[1:]:
         split = study_world(shape, "round_robin", stated)
-        for title, changes in (("one at a time", CAUSES), ("one after the other", ladder())):
-            lines = [row(c.name, mean_outcome(outcomes(split, c))) for c in changes]
-            table(f"{shape.name}, round_robin: causes taken away {title}", lines)
         aware = study_world(shape, "prefix_aware", stated)
-        lines = [row(c.name, mean_outcome(outcomes(aware, c))) for c in CAUSES if c != CAUSES[1]]
-        table(f"{shape.name}, prefix_aware: causes taken away one at a time", lines)
-    for shape in SHAPES[1:]:
-        split = study_world(shape, "round_robin", stated)
-        lines = [row(c.name, mean_outcome(outcomes(split, c))) for c in assumptions(ours)]
-        table(f"{shape.name}, round_robin: further assumptions, one at a time", lines)
+        alone = tuple(cause for cause in CAUSES if cause != CAUSES[1])
+        rows[f"{shape.name}, causes one at a time"] = changed(split, CAUSES)
+        rows[f"{shape.name}, causes one after the other"] = changed(split, ladder())
+        rows[f"{shape.name}, prefix_aware, causes one at a time"] = changed(aware, alone)
+        rows[f"{shape.name}, further assumptions"] = changed(split, assumptions(ours))
     mixed = study_world(SHAPES[0], "prefix_aware", stated)
-    lines = [row(c.name, mean_outcome(outcomes(mixed, c))) for c in MIXED]
-    table("8 mixed, prefix_aware: further assumptions, one at a time", lines)
-    if options.figures:
-        draw(options.figures, stated, found)
+    rows["8 mixed, further assumptions"] = changed(mixed, MIXED)
+    found_tables = {title: "\n".join((HEAD, *some)) for title, some in rows.items()}
+    return found_tables | {"parts of the mean TTFT": parts(found, stated)}
+
+
+def lines(found: dict[str, list[Outcome]]) -> list[str]:
+    """A matrix's lines, means over the seeds."""
+    return [row(name, mean_outcome(seeds)) for name, seeds in found.items()]
+
+
+def changed(world: World, changes: tuple[Change, ...]) -> list[str]:
+    """A line for each change of a world."""
+    return [row(change.name, mean_outcome(outcomes(world, change))) for change in changes]
+
+
+def parts(found: dict[str, list[Outcome]], stated: StepCurve) -> str:
+    """What each cause, taken away after those above it, takes from the mean TTFT of both splits."""
+    named = (
+        "routing",
+        "transfer, with the KV held for it",
+        "prefixes lost from P's pools, and waits for room there",
+        "room on D",
+    )
+    splits = {
+        shape.name: [
+            mean_outcome(outcomes(study_world(shape, "round_robin", stated), change))
+            for change in ladder()
+        ]
+        for shape in SHAPES[1:]
+    }
+    mixed = mean_outcome(found["8 mixed, prefix_aware"]).ttft_mean
+    rows = [
+        ("mean TTFT, seconds", *splits),
+        ("---",) * (1 + len(splits)),
+        ("split, round robin", *(f"{steps[0].ttft_mean:.1f}" for steps in splits.values())),
+        *(
+            (name, *(f"{b.ttft_mean - a.ttft_mean:z.1f}" for a, b in pairs))
+            for name, *pairs in zip(named, *map(pairwise, splits.values()), strict=True)
+        ),
+        (
+            "left: queueing for compute / prefill itself",
+            *(f"{steps[-1].queue:.1f} / {steps[-1].prefill:.1f}" for steps in splits.values()),
+        ),
+        ("eight mixed, prefix-aware", *(f"{mixed:.1f}" for _ in splits)),
+    ]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
+
+
+def main() -> None:
+    """Print all tables; with `--write` put them into the page and draw its figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--write", action="store_true", help="into docs/agentic-study.md")
+    options = parser.parse_args()
+    stated = stated_curve()
+    found = matrix(stated)
+    page = PAGE.read_text()
+    for title, text in tables(stated, own_curve(), found).items():
+        print(f"\n{title}\n\n{text}", flush=True)
+        page = written(page, text, title)
+    if options.write:
+        write_atomic(PAGE, page.encode())
+        draw(PAGE.parent / "figures", stated, found)
 
 
 def draw(folder: Path, curve: StepCurve, found: dict[str, list[Outcome]]) -> None:
