@@ -168,7 +168,11 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         Shape("launch", {"parallel": (0, 4, 7, 10), "rows": (0, 4, 7)}, ("parallel",)),
     ),
     "prefill_sparse": (Shape("work", {"parallel": (9, 12, 15, 18, 21)}, ("parallel",), 1.0),),
-    "decode_sparse": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
+    # Past 64 sequences each takes its time whatever it attends: blocks walk all 2,048 places.
+    "decode_sparse": (
+        Shape("work", {"parallel": (0, 10)}, ("parallel",), 1.0),
+        Shape("launch", {"parallel": (5, 6, 7, 8, 9, 10)}, ("parallel",)),
+    ),
     "prefill_indexer": (
         Shape("work", {"parallel": (7, 8, 9, 10, 11, 13, 15, 17)}, ("parallel",), 1.0),
     ),
