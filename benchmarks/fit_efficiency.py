@@ -147,14 +147,26 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         ),
         Shape("launch", {"rows": (0, 1, 3, 5), "width": (6, 7, 7.585, 8, 9)}, ()),
     ),
+    # 160 pieces take a second wave where 128 take one, and heads of each width fill a GPU at their
+    # own pace. SGLang on Blackwell takes another kernel for 3 or 6 queries a key-value head of 256.
     "decode_attention": (
         Shape(
             "work",
-            {"parallel": (0, 3, 5, 7, 9, 12), "rows": (0, 1, 3, 5, 5.585)},
+            {"parallel": (0, 3, 5, 7, 7.35, 9, 12), "rows": (0, 1, 3, 5, 5.585)},
             ("parallel",),
-            1.0,
+            0.5,
         ),
-        Shape("work", {"width": (6, 7, 7.585, 8, 9), "rows": (0, 3, 5.585)}, ()),
+        Shape(
+            "work",
+            {"width": (6, 7, 7.585, 8, 9), "parallel": (0, 3, 5, 7, 7.35, 9, 12)},
+            ("parallel",),
+            0.5,
+        ),
+        Shape(
+            "work",
+            {"width": (6, 7, 7.585, 8, 9), "rows": (0, 1, 1.585, 2, 2.585, 3, 5, 5.585)},
+            (),
+        ),
         Shape("launch", {"parallel": (0, 4, 7, 10), "width": (6, 7, 8)}, ("parallel",)),
     ),
     "prefill_latent": (
@@ -163,8 +175,14 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         Shape("launch", {"width": (0, 2, 4, 7)}, ()),
         Shape("launch", {"parallel": (9, 13, 17)}, ("parallel",)),
     ),
+    # 32 heads take a tile of 64 on Blackwell, half of it empty; Triton has another kernel for one.
     "decode_latent": (
-        Shape("work", {"parallel": (0, 2, 4, 6, 8, 10), "rows": (0, 2, 4, 7)}, ("parallel",), 1.0),
+        Shape(
+            "work",
+            {"parallel": (0, 2, 4, 6, 8, 10), "rows": (0, 1, 2, 4, 5, 6, 7)},
+            ("parallel",),
+            1.0,
+        ),
         Shape("launch", {"parallel": (0, 4, 7, 10), "rows": (0, 4, 7)}, ("parallel",)),
     ),
     "prefill_sparse": (Shape("work", {"parallel": (9, 12, 15, 18, 21)}, ("parallel",), 1.0),),
