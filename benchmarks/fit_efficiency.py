@@ -57,6 +57,8 @@ START = {
     "serial": (1e-10, 1e-16, 1e-7),
     "sharpness": (2.0, 1.0, 6.0),
     "buffers": (0.5, 1e-3, 3.0),
+    "spilled": (0.5, 1e-3, 3.0),
+    "cache": (64.0 * 2**20, 16.0 * 2**20, 256.0 * 2**20),
     "held": (1e-8, 1e-11, 2e-6),
     "whole_128": (0.3, 1e-3, 0.5),
     "whole_256": (0.3, 1e-3, 0.5),
@@ -71,6 +73,8 @@ BOUNDS: dict[Kind, dict[str, tuple[float, float, float]]] = {
     # All of its larger rows are read from the cache, so that only launches can be fitted; assumed:
     # the share of HBM bandwidth that decode attention reaches.
     "decode_indexer": {"memory": (0.8, 0.75, 0.85)},
+    # What fits in the L2 is read from there, several times as fast.
+    "prefill_attention": {"memory": (1.5, 0.02, 8.0), "buffers": (0.5, 1e-3, 10.0)},
     # Of one row, not of one number.
     "vector": {"serial": (2e-6, 1e-7, 1e-5), "launch": (5e-7, 1e-7, 2e-5)},
 }
@@ -81,7 +85,7 @@ PREFILL = ("compute", "memory", "launch", "wave", "serial")
 FREE: dict[Kind, tuple[str, ...]] = {
     "gemm": (*PRODUCT, "whole_128", "whole_256"),
     "experts": (*PRODUCT, "buffers", "held"),
-    "prefill_attention": PREFILL,
+    "prefill_attention": (*PREFILL, "buffers", "spilled", "cache"),
     "prefill_latent": PREFILL,
     "prefill_sparse": ("compute", "memory", "launch", "serial"),
     "decode_attention": WALK,

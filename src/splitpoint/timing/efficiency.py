@@ -52,6 +52,8 @@ class Surface(Record, frozen=True, kw_only=True):
     draw half of the bandwidth (starving: 1 + half_parallel / parallel).
     `serial`: seconds per unit of depth that one tile takes whatever the rest. `sharpness`: of the
     bend between the bounds. `buffers`: share of the operator's buffer bytes that this kernel moves.
+    `spilled`: share of all bytes that it moves again. Where there is a `cache` (bytes), both only
+    once the operands no longer fit: none up to 0.7 times as many, all from 1.4 times.
     `held`: seconds for each expert on the rank, reached or not, beside the launch.
     `whole_128`, `whole_256`: shares of the work done in whole tiles of so many rows, which counts
     a last tile as full. `launch`: seconds, and as many again for each `wave` of parallel pieces,
@@ -71,6 +73,8 @@ class Surface(Record, frozen=True, kw_only=True):
     serial: float = 0.0
     sharpness: float = 4.0
     buffers: float = 0.0
+    spilled: float = 0.0
+    cache: float = 0.0
     held: float = 0.0
     whole_128: float = 0.0
     whole_256: float = 0.0
@@ -79,6 +83,11 @@ class Surface(Record, frozen=True, kw_only=True):
     error_median: float | None = None
     error_p90: float | None = None
     origin: str
+
+    @property
+    def bandwidth(self) -> float:
+        """The share of the bandwidth at which large operands are moved, out of every cache."""
+        return min(1.0, 1.0 / (1.0 / self.memory + self.spilled))
 
 
 class Efficiency(Record, frozen=True, kw_only=True):
@@ -182,20 +191,27 @@ def bent_seconds(
     starved = 1.0 + found.half_parallel / np.maximum(operator.parallel, 1e-9)
     multiply, move = operator.flops / flops, operator.bytes / bandwidth
     compute = np.maximum(multiply / found.compute * padding * work, multiply)
-    memory = np.maximum(move / found.memory * starved * work, move)
-    memory = memory + found.buffers * operator.buffers / bandwidth * work
+    memory = move / found.memory * starved * work
+    again = found.buffers * operator.buffers + found.spilled * operator.bytes
+    if found.cache:
+        # What fits is read from the cache: only the whole is held to the roofline, below.
+        octaves = np.log2(np.maximum(operator.bytes, 1.0) / found.cache)
+        again = again * np.minimum(np.maximum(octaves + 0.5, 0.0), 1.0)
+    else:
+        memory = np.maximum(memory, move)
+    memory = memory + again / bandwidth * work
     serial = found.serial * operator.depth * work
     first = found.launch * launch
     if found.wave:
         first = first * (1.0 + operator.parallel / found.wave)
     first = first + found.held * operator.held
     if found.sharpness == 1.0:
-        return np.asarray(first + compute + memory + serial)
+        return np.asarray(np.maximum(first + compute + memory + serial, move))
     # Scaled by the largest bound, so that powers neither overflow nor vanish.
     top = np.maximum(np.maximum(compute, memory), np.maximum(serial, 1e-30))
     power = found.sharpness
     bend = (compute / top) ** power + (memory / top) ** power + (serial / top) ** power
-    return np.asarray(first + top * bend ** (1.0 / power))
+    return np.asarray(np.maximum(first + top * bend ** (1.0 / power), move))
 
 
 def log_factor(entry: Bend, operator: Operator) -> Array:

@@ -105,7 +105,8 @@ class Operator(Record, frozen=True, kw_only=True):
     sum inside one tile of a product, the exponentials of an attention, the queries of an indexer,
     the tokens of a linear state, and `width`: numbers a head or row (of MLA's prompts and of linear
     states, whose heads are as wide in all models: their number).
-    `buffers`: bytes of intermediate results that some kernels pass through memory, others not.
+    `buffers`: bytes of intermediate results that some kernels pass through memory, others not, or
+    of a prompt's new keys and values, which some read again.
     `held`: heads of an attention or a state on the rank, as measured tables list them, or experts,
     which some kernels walk though few of them have a token.
     """
@@ -392,6 +393,7 @@ def attend(
             parallel=batch.prefill * heads,
             depth=pairs * heads,
             width=score_dim,
+            buffers=batch.prefill * cached * HIDDEN_BYTES,
             held=heads,
         ),
         Operator(

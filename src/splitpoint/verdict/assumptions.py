@@ -205,7 +205,7 @@ def _shares(ready: Instance, model: Model, gpu: Gpu) -> Iterator[Figure]:
         words = operator.kind.replace("_", " ")
         # A surface that another GPU was measured for is an assumption about this one.
         origin: Origin = "assumed" if inherited(gpu) else origin_of(found.origin)
-        for bound, share in (("compute", found.compute), ("bandwidth", found.memory)):
+        for bound, share in (("compute", found.compute), ("bandwidth", found.bandwidth)):
             yield Figure(
                 name=f"{words} ({operator.dtype}): share of {bound} reached",
                 value=share,
