@@ -18,7 +18,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -74,25 +75,34 @@ def children(
     CalledProcessError. Byte code is kept, as where a package is installed."""
     kept = {name: value for name, value in os.environ.items() if name != NO_BYTE_CODE}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    done = subprocess.run(
-        command,
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env={**kept, **(environment or {})},
-        preexec_fn=on_one_core,
-    )
+    with on_one_core():
+        done = subprocess.run(
+            command,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=folder,
+            env={**kept, **(environment or {})},
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return seconds, done.stdout
 
 
-def on_one_core() -> None:
-    """Keep this process to one core, where the system can: pools of threads that only wait for
-    work (of BLAS, of a runtime) then cost neither side anything."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+@contextmanager
+def on_one_core() -> Iterator[None]:
+    """Keep what this process starts to one core, where the system can: pools of threads that only
+    wait for work (of BLAS, of a runtime) then cost neither side anything. Set here and inherited:
+    code between fork and exec would copy this process, which holds traces, at a child's cost."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
 
 
 def has(python: str, module: str) -> bool:
@@ -294,7 +304,7 @@ def main() -> None:
     report("1,000,000 x 2,000/200, Poisson, round_robin", 1_000_000, seconds)
     print(f"  {times:.0f} times the 10,000 (target 120), peak {peak:.2f} GiB (target 1.5)")
     overload()
-    against_peers(options.peer, 100_000, runs=4)
+    against_peers(options.peer, 100_000, runs=5)
 
 
 if __name__ == "__main__":
