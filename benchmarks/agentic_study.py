@@ -129,6 +129,7 @@ def stated_curve() -> StepCurve:
         ours,
         mixed=tokens * round(1 / PICO) // PREFILL_RATE,
         prefill_pair=0,
+        prefill_prefix=0,
         origin=f"published: prefill at {PREFILL_RATE} tok/s; decode: {ours.origin}",
     )
 
