@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint import metrics
+from splitpoint.inputs import facts
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.plan import DeploymentPlan, PoolPlan
 from splitpoint.live import imports
@@ -64,9 +65,11 @@ def test_factors_of_the_first_half_foretell_the_second(
         pytest.skip(f"{path} is absent")
     (real,) = imports.read(path)
     assert real.run is not None
+    # The same machine's NCCL, measured by its owners before they switched ACS and IOMMU off.
+    gpu = facts.gpu("RTX PRO 6000 Server")
     plan = DeploymentPlan(
         model=replay.model,
-        gpu="RTX PRO 6000 Server",
+        gpu=replace(gpu, inside=replace(gpu.inside, kind="pcie_host")),
         pools=(replay.pool,),
         routing="least_requests",
         engine=Engine(version="0.19.0", batched_tokens=2048, max_seqs=128),
