@@ -424,18 +424,23 @@ def tables(stated: StepCurve, ours: StepCurve, found: dict[str, list[Outcome]]) 
         "the matrix": [published_row(one) for one in PUBLISHED] + lines(found),
         "the matrix at our own step times": lines(matrix(ours)),
     }
+    steps = {}
     for shape in SHAPES[1:]:
         split = study_world(shape, "round_robin", stated)
         aware = study_world(shape, "prefix_aware", stated)
+        steps[shape.name] = [mean_outcome(outcomes(split, change)) for change in ladder()]
         alone = tuple(cause for cause in CAUSES if cause != CAUSES[1])
         rows[f"{shape.name}, causes one at a time"] = changed(split, CAUSES)
-        rows[f"{shape.name}, causes one after the other"] = changed(split, ladder())
+        rows[f"{shape.name}, causes one after the other"] = [
+            row(change.name, step) for change, step in zip(ladder(), steps[shape.name], strict=True)
+        ]
         rows[f"{shape.name}, prefix_aware, causes one at a time"] = changed(aware, alone)
         rows[f"{shape.name}, further assumptions"] = changed(split, assumptions(ours))
     mixed = study_world(SHAPES[0], "prefix_aware", stated)
     rows["8 mixed, further assumptions"] = changed(mixed, MIXED)
     found_tables = {title: "\n".join((HEAD, *some)) for title, some in rows.items()}
-    return found_tables | {"parts of the mean TTFT": parts(found, stated)}
+    mean = mean_outcome(found["8 mixed, prefix_aware"]).ttft_mean
+    return found_tables | {"parts of the mean TTFT": parts(steps, mean)}
 
 
 def lines(found: dict[str, list[Outcome]]) -> list[str]:
@@ -448,22 +453,15 @@ def changed(world: World, changes: tuple[Change, ...]) -> list[str]:
     return [row(change.name, mean_outcome(outcomes(world, change))) for change in changes]
 
 
-def parts(found: dict[str, list[Outcome]], stated: StepCurve) -> str:
-    """What each cause, taken away after those above it, takes from the mean TTFT of both splits."""
+def parts(splits: dict[str, list[Outcome]], mixed: float) -> str:
+    """What each cause, taken away after those above it, takes from the mean TTFT of both splits,
+    beside that of the mixed pools."""
     named = (
         "routing",
         "transfer, with the KV held for it",
         "prefixes lost from P's pools, and waits for room there",
         "room on D",
     )
-    splits = {
-        shape.name: [
-            mean_outcome(outcomes(study_world(shape, "round_robin", stated), change))
-            for change in ladder()
-        ]
-        for shape in SHAPES[1:]
-    }
-    mixed = mean_outcome(found["8 mixed, prefix_aware"]).ttft_mean
     rows = [
         ("mean TTFT, seconds", *splits),
         ("---",) * (1 + len(splits)),
