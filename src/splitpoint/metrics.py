@@ -158,8 +158,7 @@ def ttft_parts(run: Run) -> TtftParts:
 
 def percentile(values: Floats, percent: float) -> float:
     """The `percent`-th percentile of the values that are not NaN; NaN if there is none."""
-    known = values[~np.isnan(values)]
-    return float(np.percentile(known, percent)) if len(known) else np.nan
+    return percentiles(values, (percent,))[0]
 
 
 def percentiles(values: Floats, percents: tuple[float, ...]) -> list[float]:
