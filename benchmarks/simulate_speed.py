@@ -134,45 +134,64 @@ role = "mixed"
 replicas = {INSTANCES}
 """
 
-# Reads the trace file, as the peer does, and simulates it with the prefix cache on, in a process
-# that looks for cycles as seldom as the command's own (`splitpoint.cli.main`).
+# Does as the peer does: reads the trace file, simulates it with the prefix cache on and prints
+# latencies, in a process that looks for cycles as seldom as the command's own
+# (`splitpoint.cli.main`).
 OURS = """
 import atexit, gc, sys
 gc.set_threshold(50_000)
 atexit.register(gc.freeze)
 from pathlib import Path
 from benchmarks.worlds import world
+from splitpoint import metrics
 from splitpoint.inputs import traces
 from splitpoint.sim import simulate
 trace = traces.read(Path(sys.argv[1]))
-simulate(world("round_robin", blocks=20_000, caching=True), trace)
+run = simulate(world("round_robin", blocks=20_000, caching=True), trace)
+for each in (metrics.ttft, metrics.tpot, metrics.e2el):
+    print(metrics.percentiles(each(run), (50, 90, 99)))
 """
 
 
 def against_peers(python: str, requests: int, runs: int) -> None:
-    """Whole processes side by side, the best of `runs` each, and the loops alone."""
+    """Whole processes, the best of `runs` each, and the loops alone. They take turns, because a
+    machine with other users is slower in one minute than in the next."""
     trace = poisson(requests, RATE)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "trace.jsonl"
         write_mooncake(trace, path)
-        # Runs in the repository, so that the script finds this file.
-        ours_command = [sys.executable, "-c", OURS, str(path)]
-        ours = min(children(ours_command, ROOT)[0] for _ in range(runs))
-        report(f"this package, whole process, {requests:,} of a file", requests, ours)
         deployment = Path(scratch) / "deployment.toml"
         deployment.write_text(DEPLOYMENT)
         start = [sys.executable, "-c", "from splitpoint.cli import main; main()", "simulate"]
         start += [str(deployment), "--trace", str(path)]
-        command_line = min(children(start, ROOT)[0] for _ in range(runs))
-        report("the same file, `splitpoint simulate`, bake and summary", requests, command_line)
+        # Ours run in the repository, so that the script finds this file.
+        this, whole, dynamo = (
+            "this package",
+            "`splitpoint simulate` with its bake",
+            "Dynamo's replay",
+        )
+        commands = {
+            this: ([sys.executable, "-c", OURS, str(path)], ROOT),
+            whole: (start, ROOT),
+        }
         if has(python, "dynamo"):
             command = [python, "-m", "dynamo.replay", str(path), "--num-workers", str(INSTANCES)]
-            results = [children(command, Path(scratch)) for _ in range(runs)]
-            theirs = min(seconds for seconds, _ in results)
-            report("Dynamo's replay, whole process, same file", requests, theirs)
+            commands[dynamo] = (command, Path(scratch))
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        printed: dict[str, list[str]] = {name: [] for name in commands}
+        for _ in range(runs):
+            for name, (command, folder) in commands.items():
+                took, text = children(command, folder)
+                seconds[name].append(took)
+                printed[name].append(text)
+        for name, each in seconds.items():
+            report(f"{name}, process, {requests:,} of a file", requests, min(each))
+        ours = min(seconds[this])
+        if dynamo in seconds:
+            theirs = min(seconds[dynamo])
             print(f"  {theirs / ours:.0f} times this package's CPU time (target 50)")
-            print(f"  {theirs / command_line:.0f} times that of `splitpoint simulate`")
-            walls = [re.search(r"Wall Time \(ms\): ([\d,.]+)", text) for _, text in results]
+            print(f"  {theirs / min(seconds[whole]):.0f} times that of `splitpoint simulate`")
+            walls = [re.search(r"Wall Time \(ms\): ([\d,.]+)", text) for text in printed[dynamo]]
             loops = [float(m[1].replace(",", "")) / 1000 for m in walls if m]
             if loops:
                 setting = world("round_robin", blocks=20_000, caching=True)

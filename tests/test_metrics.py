@@ -183,6 +183,9 @@ def test_percentiles_interpolate_linearly() -> None:
     assert metrics.percentile(values, 50) == 2.5
     assert metrics.percentile(values, 90) == pytest.approx(3.7)
     assert np.isnan(metrics.percentile(np.array([np.nan]), 50))
+    many = np.random.default_rng(0).exponential(size=1001)
+    wanted = (0.0, 12.5, 50.0, 99.0, 100.0)
+    assert metrics.percentiles(many, wanted) == pytest.approx(np.percentile(many, wanted))
 
 
 def test_interactivity_is_one_over_median_tpot() -> None:

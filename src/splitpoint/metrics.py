@@ -163,10 +163,12 @@ def percentile(values: Floats, percent: float) -> float:
 
 def percentiles(values: Floats, percents: tuple[float, ...]) -> list[float]:
     """`percentile` at several places, for one search."""
-    known = values[~np.isnan(values)]
+    known = np.sort(values[~np.isnan(values)])
     if not len(known):
         return [np.nan] * len(percents)
-    return [float(value) for value in np.percentile(known, percents)]
+    # What `np.percentile` gives, which imports `numpy.ma` for it: a twentieth of a short process.
+    ranks = np.array(percents) / 100 * (len(known) - 1)
+    return [float(value) for value in np.interp(ranks, np.arange(len(known)), known)]
 
 
 def mean(values: Floats) -> float:

@@ -170,21 +170,36 @@ def _index(context: Any, builder: Any, kind: Any, index: Any, size: Any) -> Any:
     return context.cast(builder, index, kind, types.intp)
 
 
+_find_signature = types.BaseFunction.get_call_type
+
+
+@cache
+def _signature(function: Any, context: Any, args: tuple[Any, ...], kws: tuple[Any, ...]) -> Any:
+    return _find_signature(function, context, args, dict(kws))
+
+
+def _call_type(function: Any, context: Any, args: tuple[Any, ...], kws: dict[str, Any]) -> Any:
+    """The signature of a builtin for such arguments, sought once."""
+    return _signature(function, context, args, tuple(kws.items()))
+
+
 @contextmanager
 def _hurried(context: Any) -> Iterator[None]:
-    """Without two habits of numba that take a third of the time (measured): it parses a module to
-    learn the size of a type, each time anew; and it makes millions of objects that live until it
-    ends, which are looked through for cycles again and again. And without a third, which takes a
-    sixth of the loop: it lets every index count from the end. Kernels have none below 0 (a test
-    runs them with bounds checked)."""
+    """Without habits of numba that take half of the time (measured): it parses a module to learn
+    the size of a type and tries every definition of an operator, each time anew; and it makes
+    millions of objects that live until it ends, which are looked through for cycles again and
+    again. And without one that takes a sixth of the loop: it lets every index count from the end.
+    Kernels have none below 0 (a test runs them with bounds checked)."""
     collecting = gc.isenabled()
     gc.disable()
     context.get_abi_sizeof = cache(context.get_abi_sizeof)
+    types.BaseFunction.get_call_type = _call_type
     from_the_end, arrayobj.fix_integer_index = arrayobj.fix_integer_index, _index
     try:
         yield
     finally:
         arrayobj.fix_integer_index = from_the_end
+        types.BaseFunction.get_call_type = _find_signature
         del context.get_abi_sizeof
         if collecting:
             gc.enable()
