@@ -62,13 +62,7 @@ def schedule(s: Sim, r: int, now: int) -> None:
     """Fill the next step of rank `r`: `chunk`, what it attends, `fresh`, the decoders' blocks."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
-    rank.chunk = 0
-    rank.prompts = 0
-    rank.reach = 0
-    rank.pairs = 0
-    rank.before = 0
-    rank.preempted = 0
-    rank.granted = 0
+    _empty(rank)
     _grow_decoders(s, r)
     budget = pool.budget - rank.decoders * (1 + pool.drafts)
     budget = _continue_prefills(s, r, budget)
@@ -77,9 +71,8 @@ def schedule(s: Sim, r: int, now: int) -> None:
 
 
 @kernel
-def schedule_prefills(s: Sim, r: int, now: int) -> None:
-    """As SGLang: prefills come first and alone, `chunk` says whether there are any."""
-    rank = s.ranks[r]
+def _empty(rank: Rows) -> None:
+    """Nothing is in the next step of a rank yet."""
     rank.chunk = 0
     rank.prompts = 0
     rank.reach = 0
@@ -87,6 +80,13 @@ def schedule_prefills(s: Sim, r: int, now: int) -> None:
     rank.before = 0
     rank.preempted = 0
     rank.granted = 0
+
+
+@kernel
+def schedule_prefills(s: Sim, r: int, now: int) -> None:
+    """As SGLang: prefills come first and alone, `chunk` says whether there are any."""
+    rank = s.ranks[r]
+    _empty(rank)
     rank.easing = 0
     budget = _continue_prefills(s, r, s.pools[rank.pool].budget)
     if rank.preempted == 0:
