@@ -355,6 +355,12 @@ def decoding_in(rank: Rank) -> list[Seat]:
     return [s for s in rank.running if s.state in ("decoding", "fresh") and ready(s)]
 
 
+def mixes(spec: PoolSpec) -> bool:
+    """Whether SGLang lets decodes join steps that prefill: not with drafts, not in a pipeline."""
+    asked = spec.reserve is not None and spec.reserve.mixed
+    return asked and spec.curve.drafts == 0 and not spec.curve.later
+
+
 def first_share(spec: PoolSpec) -> int:
     return round(spec.reserve.first * ONE) if spec.reserve else 0
 
@@ -837,9 +843,14 @@ class Oracle:
             for rank in engine.ranks:
                 self.schedule_prefills(rank)
             engine.prefilling = any(s.chunk for rank in engine.ranks for s in rank.running)
+        joins = engine.prefilling and self.decodes_join(engine)
+        if joins:
+            engine.prefilling = False
         for rank in engine.ranks:
             if rank.spec.reserve is None:
                 self.schedule(rank)
+            elif joins:
+                self.grow_decodes(rank)
             elif not engine.prefilling:
                 self.schedule_decodes(rank)
             chunks = any(s.chunk for s in rank.running)
@@ -955,22 +966,21 @@ class Oracle:
         rank.preempted = False
         for seat in rank.running:
             seat.chunk = 0
-        budget = self.continue_prefills(rank, rank.spec.token_budget)
+        joining = len(decoding_in(rank)) if mixes(rank.spec) else 0
+        budget = self.continue_prefills(rank, rank.spec.token_budget - joining)
         if not rank.preempted:
             self.admit(rank, budget)
 
     def schedule_decodes(self, rank: Rank) -> None:
-        reserve, k = rank.spec.reserve, rank.drafts
+        reserve = rank.spec.reserve
         assert reserve is not None
         block = rank.spec.block_tokens
 
         def totals() -> list[tuple[Seat, int]]:
-            seats = decoding_in(rank)
-            return [(s, rank.held_blocks(s.request.isl + s.tokens() + 2 * k, 1 + k)) for s in seats]
+            return self.totals(rank)
 
         def lacking() -> bool:
-            have = sum(len(s.columns) * rank.full + len(s.loose) for s, _ in totals())
-            return sum(total for _, total in totals()) - have > len(rank.queue)
+            return self.lacking(rank)
 
         if not rank.running:
             rank.share = first_share(rank.spec)
@@ -993,9 +1003,29 @@ class Oracle:
         elif totals():
             fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
             rank.share = max(round(reserve.least * ONE), rank.share - fall)
+        self.grow_decodes(rank)
+
+    def decodes_join(self, engine: Engine) -> bool:
+        """Mixed chunks: decodes join a step that prefills if they find their blocks everywhere."""
+        lacking = any(self.lacking(rank) for rank in engine.ranks)
+        return mixes(engine.ranks[0].spec) and not lacking
+
+    def grow_decodes(self, rank: Rank) -> None:
         # Blocks that are given back are free for those that are taken.
-        for seat, total in sorted(totals(), key=lambda x: x[1] - self.blocks_of(x[0])):
+        for seat, total in sorted(self.totals(rank), key=lambda x: x[1] - self.blocks_of(x[0])):
             rank.resize(seat, total)
+
+    @staticmethod
+    def totals(rank: Rank) -> list[tuple[Seat, int]]:
+        """What every decode will hold in its next step."""
+        k = rank.drafts
+        seats = decoding_in(rank)
+        return [(s, rank.held_blocks(s.request.isl + s.tokens() + 2 * k, 1 + k)) for s in seats]
+
+    def lacking(self, rank: Rank) -> bool:
+        totals = self.totals(rank)
+        have = sum(self.blocks_of(seat) for seat, _ in totals)
+        return sum(total for _, total in totals) - have > len(rank.queue)
 
     @staticmethod
     def blocks_of(seat: Seat) -> int:
@@ -1020,7 +1050,8 @@ class Oracle:
                 decoding += left(seat) if seat in here else 0
             elif seat.state == "filling" and seat.computed + seat.chunk == seat.target:
                 whole += left(seat)
-        tokens = whole + (decoding * rank.share >> 20)
+        joining = len(here) if mixes(rank.spec) else 0
+        tokens = whole + joining + (decoding * rank.share >> 20)
         return rank.full * math.ceil(tokens / rank.spec.block_tokens)
 
     def here_or_coming(self, rank: Rank) -> int:

@@ -33,6 +33,10 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"sglang"} if any(pool.reserve for pool in world.pools) else set()
         sorting = [pool for pool in world.pools if pool.reserve and pool.reserve.longest_first]
         seen |= {"longest first"} if any(p.prefix_caching for p in sorting) else set()
+        joining = [
+            world.pools[index] for index in run.instances.pool[run.instances.mixed_steps > 0]
+        ]
+        seen |= {"mixed chunks"} if any(pool.reserve for pool in joining) else set()
         seen |= {"ahead"} if any(pool.batches_in_flight > 1 for pool in world.pools) else set()
         seen |= {"handed over"} if (r.transfer_end_s > 0).any() else set()
         seen |= {"held"} if run.series.held.any() else set()
@@ -65,5 +69,6 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
             "preempted in a pipeline",
             "retracted to host memory",
             "longest first",
+            "mixed chunks",
         ),
     }

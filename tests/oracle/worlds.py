@@ -258,6 +258,7 @@ def reserve(random: Random) -> Reserve:
         remote=random.choice([0, 5, 64]),
         # Drawn already: more draws would make other worlds of known seeds.
         longest_first=first < 1.0,
+        mixed=first > 0.0,
     )
 
 

@@ -35,6 +35,12 @@ def test_only_sglang_orders_its_queue_by_cached_prefix() -> None:
     model = load_model("Qwen/Qwen3-8B")
     with pytest.raises(PlanError, match="lpm with vllm"):
         resolved(Engine(schedule_policy="lpm"), None, Topology(), model)
+    with pytest.raises(PlanError, match="mixed_chunk"):
+        resolved(Engine(mixed_chunk=True), None, Topology(), model)
+    mixing = Engine(name="sglang", version="0.5.6", mixed_chunk=True)
+    assert resolved(mixing, None, Topology(), model).mixed_chunk
+    with pytest.raises(PlanError, match="pp 2"):
+        resolved(mixing, None, Topology(pp=2), model)
     sglang = Engine(name="sglang", version="0.5.6", schedule_policy="lpm")
     assert resolved(sglang, None, Topology(), model).schedule_policy == "lpm"
 

@@ -103,12 +103,18 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
 
 def test_sglang_orders_its_queue_as_the_plan_says() -> None:
     one = small.ready()
-    for policy, longest_first in (("fcfs", False), ("lpm", True)):
-        engine = replace(one.engine, name="sglang", version="0.5.6", schedule_policy=policy)
+    for policy, longest_first, mixed in (("fcfs", False, True), ("lpm", True, False)):
+        engine = replace(
+            one.engine,
+            name="sglang",
+            version="0.5.6",
+            schedule_policy=policy,
+            mixed_chunk=mixed,
+        )
         ready = replace(one, holding=replace(one.holding, engine=engine))
         parts = candidate_of([("mixed", ready, 1)], "session")
         (pool,) = world(parts, small.model(), small.h20(), tokens=1000).pools
-        assert pool.reserve == Reserve(longest_first=longest_first)
+        assert pool.reserve == Reserve(longest_first=longest_first, mixed=mixed)
 
 
 def test_sglang_keeps_less_free_where_ranks_attend() -> None:

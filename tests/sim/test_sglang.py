@@ -25,6 +25,25 @@ def test_prefills_go_alone_and_decodes_rest_meanwhile() -> None:
     assert (i.prefill_steps[0], i.decode_steps[0], i.mixed_steps[0]) == (2, 49, 0)
 
 
+def test_with_mixed_chunks_decodes_join_the_steps_that_prefill() -> None:
+    # The step from 20 ms on is B's 20 tokens and A's one: 21 ms. So A ends 11 ms after it would
+    # alone, not 20, and B's tokens come 1 ms later.
+    rows = trace(Row(isl=10, osl=50), Row(isl=20, osl=1, arrive_s=0.015))
+    run = simulate(mixed(reserve=Reserve(mixed=True)), rows)
+    assert run.requests.first_token_s[1] == pytest.approx(0.041, abs=1e-12)
+    assert run.requests.end_s[0] == pytest.approx(0.01 + 0.49 + 0.011, abs=1e-12)
+    i = run.instances
+    assert (i.prefill_steps[0], i.decode_steps[0], i.mixed_steps[0]) == (1, 48, 1)
+
+
+def test_who_decodes_takes_of_the_budget_of_mixed_chunks() -> None:
+    # 16 tokens a step. A decodes when B's 31 tokens come: 15, 15 and 1 instead of 16 and 15.
+    rows = trace(Row(isl=10, osl=50), Row(isl=31, osl=1, arrive_s=0.015))
+    for reserve, steps in ((Reserve(mixed=True), (1, 3)), (SGLANG, (3, 0))):
+        i = simulate(mixed(token_budget=16, reserve=reserve), rows).instances
+        assert (i.prefill_steps[0], i.mixed_steps[0]) == steps
+
+
 @pytest.mark.parametrize(("osl", "start"), [(16, 0.016), (64, 0.646)])
 def test_admission_keeps_room_for_outputs(osl: int, start: float) -> None:
     # 8 blocks, one in use. A may generate 63 more tokens, 70% of which are 44. With B's own 16 they

@@ -56,7 +56,8 @@ class Engine(Record, frozen=True, kw_only=True):
     `--moe-a2a-backend`, vLLM's `--all2all-backend`) or gathered on all ranks; None: as assumed in
     `timing.operators.exchanged`.
     `schedule_policy`: the order of SGLang's waiting queue (`--schedule-policy`), by arrival or
-    longest cached prefix first.
+    longest cached prefix first. `mixed_chunk`: SGLang's decodes join the steps that prefill
+    (`--enable-mixed-chunk`); as there, not with drafts.
     `curve`: a file of step times fitted to measurements (`splitpoint fit`), for the predicted ones.
     `kernels`: step times from surfaces fitted to measured kernels, or from the measured rows
     themselves where there are any (the `aic` extra; `timing.measured_kernels`).
@@ -85,6 +86,7 @@ class Engine(Record, frozen=True, kw_only=True):
     balance_steps: Steps = 0
     all_to_all: bool | None = None
     schedule_policy: SchedulePolicy = "fcfs"
+    mixed_chunk: bool = False
     graph_mode: GraphMode = "full_and_piecewise"
     drafts: Drafts = 0
     acceptance: Acceptance = ()

@@ -139,7 +139,8 @@ def path(
 
 def _reserve(engine: Engine, dp: int) -> Reserve:
     """SGLang's scheduling: less is kept free where dp ranks attend (`Reserve`)."""
-    default = Reserve(longest_first=engine.schedule_policy == "lpm")
+    longest_first = engine.schedule_policy == "lpm"
+    default = Reserve(longest_first=longest_first, mixed=engine.mixed_chunk)
     if dp == 1:
         return default
     return replace(default, first=0.3 * default.first, least=0.3 * default.least)

@@ -63,7 +63,7 @@ def schedule(s: Sim, r: int, now: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     _empty(rank)
-    _grow_decoders(s, r)
+    _grow_or_preempt(s, r)
     budget = pool.budget - rank.decoders * (1 + pool.drafts)
     budget = _continue_prefills(s, r, budget)
     if rank.preempted == 0:
@@ -84,11 +84,13 @@ def _empty(rank: Rows) -> None:
 
 @kernel
 def schedule_prefills(s: Sim, r: int, now: int) -> None:
-    """As SGLang: prefills come first and alone, `chunk` says whether there are any."""
+    """As SGLang: prefills come first, `chunk` says whether there are any; with mixed chunks the
+    budget is what decodes leave."""
     rank = s.ranks[r]
+    pool = s.pools[rank.pool]
     _empty(rank)
     rank.easing = 0
-    budget = _continue_prefills(s, r, s.pools[rank.pool].budget)
+    budget = _continue_prefills(s, r, pool.budget - pool.mixes * rank.decoders)
     if rank.preempted == 0:
         _admit(s, r, budget, now)
 
@@ -108,14 +110,32 @@ def schedule_decodes(s: Sim, r: int) -> None:
         share_anew(s, r)
     elif rank.decoders > 0:
         share_falls(s, r, 1)
-    blocks = growth(s, r, step, 1)
+    grow_decoders(s, r)
+
+
+@kernel
+def decodes_fit(s: Sim, e: int) -> bool:
+    """Whether the decodes of all ranks of an engine find blocks beside the chunks of the step;
+    where one does not SGLang would end with an error, here they rest."""
+    engine = s.engines[e]
+    for r in range(engine.first, engine.first + engine.ranks):
+        if growth(s, r, engine.steps, 1) > s.ranks[r].free:
+            return False
+    return True
+
+
+@kernel
+def grow_decoders(s: Sim, r: int) -> None:
+    """Give the decodes of a rank the blocks of their next step, which are free."""
+    rank = s.ranks[r]
+    blocks = growth(s, r, s.engines[rank.engine].steps, 1)
     if blocks > 0:
         take(s, r, blocks)
     rank.granted = 1
 
 
 @kernel
-def _grow_decoders(s: Sim, r: int) -> None:
+def _grow_or_preempt(s: Sim, r: int) -> None:
     rank = s.ranks[r]
     step = s.engines[rank.engine].steps
     blocks = growth(s, r, step, 1)

@@ -343,6 +343,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
             row.retract_steps = reserve.retract_steps
             row.parks = pool.role == "decode"
             row.longest_first = reserve.longest_first and row.caching and pool.role != "decode"
+            row.mixes = reserve.mixed and curve.drafts == 0 and not curve.later
             row.remote_reserve = row.full * -(-reserve.remote // pool.block_tokens)
         if pool.host_blocks and row.caching:
             row.host = pool.host_blocks

@@ -7,7 +7,13 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 
 from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
-from splitpoint.sim.batch import schedule, schedule_decodes, schedule_prefills
+from splitpoint.sim.batch import (
+    decodes_fit,
+    grow_decoders,
+    schedule,
+    schedule_decodes,
+    schedule_prefills,
+)
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.host import name_blocks
@@ -223,10 +229,15 @@ def _compose(s: Sim, e: int, now: int) -> None:
         for r in range(engine.first, engine.first + engine.ranks):
             schedule_prefills(s, r, now)
             engine.prefilling |= s.ranks[r].chunk > 0
+    joins = engine.prefilling == 1 and pool.mixes == 1 and decodes_fit(s, e)
+    if joins:
+        engine.prefilling = 0
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
         if pool.reserving == 0:
             schedule(s, r, now)
+        elif joins:
+            grow_decoders(s, r)
         elif engine.prefilling == 0:
             schedule_decodes(s, r)
         n = 0 if engine.prefilling == 1 else rank.decoders

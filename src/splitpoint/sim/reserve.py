@@ -35,7 +35,8 @@ def output_left(s: Sim, ticket: int) -> int:
 @kernel
 def reserved(s: Sim, r: int, ticket: int) -> int:
     """Blocks to keep free for outputs when a waiting ticket enters a rank that runs others: all
-    of its own and of the prompts that this step completes, a share of the decoding ones'."""
+    of its own and of the prompts that this step completes, a share of the decoding ones', and a
+    token of each that joins the step."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     decoding = 0
@@ -49,7 +50,8 @@ def reserved(s: Sim, r: int, ticket: int) -> int:
         elif t.computed + t.chunk == t.target:
             whole += output_left(s, other)
         other = s.places.next[other]
-    return int(pool.full * ceil_div(whole + (decoding * rank.share >> 20), pool.block))
+    joining = pool.mixes * rank.decoders
+    return int(pool.full * ceil_div(whole + joining + (decoding * rank.share >> 20), pool.block))
 
 
 @kernel

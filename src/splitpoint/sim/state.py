@@ -68,6 +68,7 @@ POOL = _columns(
     "remote_reserve",
     "parks",
     "longest_first",
+    "mixes",
     "usable",
     "in_flight",
     "windows",

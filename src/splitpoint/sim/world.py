@@ -16,8 +16,9 @@ class Reserve(Record, frozen=True, kw_only=True):
     that count (`CLIP_MAX_NEW_TOKENS`). `retract_steps`: decode steps that a retraction makes room
     for. `remote`: tokens kept free on a decode instance for each of its requests
     (`num_reserved_decode_tokens`). `longest_first`: who finds most of its prompt in the cache goes
-    first (`--schedule-policy lpm`, the default of older versions). With attention of dp ranks both
-    shares are 0.3 of that (`server_args.py`, `schedule_conservativeness`).
+    first (`--schedule-policy lpm`, the default of older versions). `mixed`: decodes join the steps
+    that prefill (`--enable-mixed-chunk`), but in a pipeline or with drafts. With attention of dp
+    ranks both shares are 0.3 of that (`server_args.py`, `schedule_conservativeness`).
     """
 
     first: float = 0.7
@@ -27,6 +28,7 @@ class Reserve(Record, frozen=True, kw_only=True):
     retract_steps: int = 20
     remote: int = 512
     longest_first: bool = False
+    mixed: bool = False
 
 
 class PoolSpec(Record, frozen=True, kw_only=True):

@@ -35,6 +35,11 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     if engine.schedule_policy != "fcfs" and engine.name != "sglang":
         what = f"{engine.schedule_policy} with {engine.name}"
         raise PlanError("engine.schedule_policy", what, "fcfs, or the engine sglang")
+    if engine.mixed_chunk and engine.name != "sglang":
+        raise PlanError("engine.mixed_chunk", f"true with {engine.name}", "false, or sglang")
+    if engine.mixed_chunk and topology.pp > 1:
+        # server_args.py refuses both at once.
+        raise PlanError("engine.mixed_chunk", f"true with pp {topology.pp}", "false, or pp 1")
     if engine.graph_sizes:
         engine = replace(engine, max_graph=max(engine.graph_sizes))
     return _module(engine).resolved(_drafting(engine, model), gpu, topology, model)
