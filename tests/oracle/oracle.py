@@ -129,6 +129,7 @@ class Rank:
     backlog: int = 0
     preempted: bool = False
     share: int = 0
+    rests: bool = False
     shut: bool = False
     kind: str = ""
     due: list[Seat] = field(default_factory=list)
@@ -336,8 +337,12 @@ class Engine:
     start: int = 0
     end: int = 0
     lasts: int = -1
-    prefilling: bool = False
     looks: bool = False
+
+
+def stepping(rank: Rank) -> list[Seat]:
+    """Who gets a token of the step that is filled."""
+    return [] if rank.rests else decoding_in(rank)
 
 
 def decoding_in(rank: Rank) -> list[Seat]:
@@ -824,7 +829,7 @@ class Oracle:
             rank.busy += sum(engine.stage_lasts) // stages
             if rank.kind:
                 rank.steps[rank.kind] += 1
-            aboard += [] if engine.prefilling else decoding_in(rank)
+            aboard += stepping(rank)
         self.advance(engine)
         for rank in engine.ranks:
             aboard += rank.due
@@ -838,23 +843,24 @@ class Oracle:
 
     def compose(self, engine: Engine) -> None:
         """Fill the next step."""
-        engine.prefilling = False
         if engine.ranks[0].spec.reserve is not None:
             for rank in engine.ranks:
                 self.schedule_prefills(rank)
-            engine.prefilling = any(s.chunk for rank in engine.ranks for s in rank.running)
-        joins = engine.prefilling and self.decodes_join(engine)
-        if joins:
-            engine.prefilling = False
+        prefilling = [rank for rank in engine.ranks if any(s.chunk for s in rank.running)]
         for rank in engine.ranks:
             if rank.spec.reserve is None:
                 self.schedule(rank)
-            elif joins:
-                self.grow_decodes(rank)
-            elif not engine.prefilling:
-                self.schedule_decodes(rank)
+            else:
+                joins = mixes(rank.spec) and not self.lacking(rank)
+                rank.rests = rank in prefilling and not joins
+                if rank.drafts and prefilling:
+                    rank.rests = True
+                if not rank.rests and rank in prefilling:
+                    self.grow_decodes(rank)
+                elif not rank.rests:
+                    self.schedule_decodes(rank)
             chunks = any(s.chunk for s in rank.running)
-            decodes = bool(decoding_in(rank)) and not engine.prefilling
+            decodes = bool(stepping(rank))
             rank.kind = ("m" if chunks else "d") if decodes else "p" if chunks else ""
             rank.log.append((self.now, *rank.state()))
         engine.lasts = self.step_seconds(engine, engine.ranks[0].spec.curve)
@@ -881,7 +887,7 @@ class Oracle:
         for rank in engine.ranks:
             ended = []
             fresh = [s for s in rank.running if s.state == "fresh"]
-            for seat in [] if engine.prefilling else decoding_in(rank):
+            for seat in stepping(rank):
                 if seat.state == "decoding":
                     seat.stepped += 1
                     if seat.tokens() >= seat.request.osl:
@@ -913,7 +919,7 @@ class Oracle:
     @staticmethod
     def load(rank: Rank) -> Load:
         """What a rank computes in the step that it was filled for."""
-        seats = [] if rank.engine.prefilling else decoding_in(rank)
+        seats = stepping(rank)
         context = 0
         for s in seats:
             rate = ONE if s.state == "fresh" else s.request.rate
@@ -1004,11 +1010,6 @@ class Oracle:
             fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
             rank.share = max(round(reserve.least * ONE), rank.share - fall)
         self.grow_decodes(rank)
-
-    def decodes_join(self, engine: Engine) -> bool:
-        """Mixed chunks: decodes join a step that prefills if they find their blocks everywhere."""
-        lacking = any(self.lacking(rank) for rank in engine.ranks)
-        return mixes(engine.ranks[0].spec) and not lacking
 
     def grow_decodes(self, rank: Rank) -> None:
         # Blocks that are given back are free for those that are taken.

@@ -10,7 +10,7 @@ import pytest
 from splitpoint.errors import PlanError
 from splitpoint.sim import simulate
 from splitpoint.sim.world import Reserve
-from tests.sim.small import Row, mixed, split, trace
+from tests.sim.small import Row, curve, mixed, split, trace
 
 SGLANG = Reserve()
 
@@ -34,6 +34,23 @@ def test_with_mixed_chunks_decodes_join_the_steps_that_prefill() -> None:
     assert run.requests.end_s[0] == pytest.approx(0.01 + 0.49 + 0.011, abs=1e-12)
     i = run.instances
     assert (i.prefill_steps[0], i.decode_steps[0], i.mixed_steps[0]) == (1, 48, 1)
+
+
+@pytest.mark.parametrize(("drafts", "decoded"), [(0, 21), (1, 1)])
+def test_ranks_that_prefill_nothing_decode_meanwhile_but_with_drafts(
+    drafts: int, decoded: int
+) -> None:
+    # A's rank decodes from 10 ms on, in steps of 10 ms. B's 1,000 tokens take 20 steps of 50 ms on
+    # the other rank, the first of them from 20 ms on; A's tokens then come one with each of them.
+    rows = trace(Row(isl=10, osl=100), Row(isl=1000, osl=1, arrive_s=0.015))
+    world = mixed(
+        dp=2, token_budget=50, curve=curve(drafts=drafts), reserve=SGLANG, routing="round_robin"
+    )
+    run = simulate(world, rows)
+    assert run.requests.first_token_s[1] == pytest.approx(1.02, abs=1e-12)
+    assert run.instances.decode_steps[0] == 99
+    # What A has not decoded by B's end takes 10 ms each.
+    assert run.requests.end_s[0] == pytest.approx(1.02 + 0.01 * (99 - decoded), abs=1e-12)
 
 
 def test_who_decodes_takes_of_the_budget_of_mixed_chunks() -> None:

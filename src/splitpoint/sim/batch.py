@@ -96,39 +96,46 @@ def schedule_prefills(s: Sim, r: int, now: int) -> None:
 
 
 @kernel
-def schedule_decodes(s: Sim, r: int) -> None:
+def _schedule_decodes(s: Sim, r: int) -> None:
     """As SGLang: a step without prefills gives every decode its blocks, retracting some if need
     be."""
     rank = s.ranks[r]
-    step = s.engines[rank.engine].steps
     if rank.running == 0:
         rank.share = s.pools[rank.pool].share_first
-    if growth(s, r, step, 1) > rank.free:
+    if growth(s, r, rank.steps, 1) > rank.free:
         _preempt(s, giving_way(s, r))
         while rank.decoders > 0 and short_of_blocks(s, r):
             _preempt(s, giving_way(s, r))
         share_anew(s, r)
     elif rank.decoders > 0:
         share_falls(s, r, 1)
-    grow_decoders(s, r)
+    _grow_decoders(s, r)
 
 
 @kernel
-def decodes_fit(s: Sim, e: int) -> bool:
-    """Whether the decodes of all ranks of an engine find blocks beside the chunks of the step;
-    where one does not SGLang would end with an error, here they rest."""
-    engine = s.engines[e]
-    for r in range(engine.first, engine.first + engine.ranks):
-        if growth(s, r, engine.steps, 1) > s.ranks[r].free:
-            return False
-    return True
+def rest_or_decode(s: Sim, r: int) -> None:
+    """As SGLang: decodes `rest` where their own rank prefills, unless chunks are mixed, and with
+    drafts where any rank does (managers/scheduler.py, get_next_batch_to_run)."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    rank.rests = 0
+    if rank.chunk > 0:
+        # Mixed decodes without blocks beside the chunks would end SGLang with an error.
+        if pool.mixes == 1 and growth(s, r, rank.steps, 1) <= rank.free:
+            _grow_decoders(s, r)
+        else:
+            rank.rests = 1
+    elif pool.drafts > 0 and s.engines[rank.engine].prefilling == 1:
+        rank.rests = 1
+    else:
+        _schedule_decodes(s, r)
 
 
 @kernel
-def grow_decoders(s: Sim, r: int) -> None:
+def _grow_decoders(s: Sim, r: int) -> None:
     """Give the decodes of a rank the blocks of their next step, which are free."""
     rank = s.ranks[r]
-    blocks = growth(s, r, s.engines[rank.engine].steps, 1)
+    blocks = growth(s, r, rank.steps, 1)
     if blocks > 0:
         take(s, r, blocks)
     rank.granted = 1
@@ -137,7 +144,7 @@ def grow_decoders(s: Sim, r: int) -> None:
 @kernel
 def _grow_or_preempt(s: Sim, r: int) -> None:
     rank = s.ranks[r]
-    step = s.engines[rank.engine].steps
+    step = rank.steps
     blocks = growth(s, r, step, 1)
     if blocks <= rank.free:
         if blocks > 0:

@@ -7,13 +7,7 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 
 from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
-from splitpoint.sim.batch import (
-    decodes_fit,
-    grow_decoders,
-    schedule,
-    schedule_decodes,
-    schedule_prefills,
-)
+from splitpoint.sim.batch import rest_or_decode, schedule, schedule_prefills
 from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.host import name_blocks
@@ -190,9 +184,9 @@ def _start(s: Sim, now: int) -> None:
     engine.leap = 1
     steady = engine.steady
     if ahead == 1:
-        count = 1 - engine.prefilling
-        engine.steps += count
         for r in range(engine.first, engine.first + engine.ranks):
+            count = 1 - s.ranks[r].rests
+            s.ranks[r].steps += count
             _count_step(s, r)
             _advance(s, r, count)
             if s.filling.head[s.rules[0].ranks + r] >= 0:
@@ -229,18 +223,13 @@ def _compose(s: Sim, e: int, now: int) -> None:
         for r in range(engine.first, engine.first + engine.ranks):
             schedule_prefills(s, r, now)
             engine.prefilling |= s.ranks[r].chunk > 0
-    joins = engine.prefilling == 1 and pool.mixes == 1 and decodes_fit(s, e)
-    if joins:
-        engine.prefilling = 0
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
         if pool.reserving == 0:
             schedule(s, r, now)
-        elif joins:
-            grow_decoders(s, r)
-        elif engine.prefilling == 0:
-            schedule_decodes(s, r)
-        n = 0 if engine.prefilling == 1 else rank.decoders
+        else:
+            rest_or_decode(s, r)
+        n = 0 if rank.rests == 1 else rank.decoders
         rank.kind = (n > 0) + 2 * (rank.chunk > 0)
         if rank.kind > 0:
             _weigh(s, r, n)
@@ -273,9 +262,11 @@ def _open_or_close(s: Sim, e: int) -> None:
         ready += waits and rank.running < pool.seats
         waiting += rank.waiting > 0
         idle += rank.decoders == 0
-    passed = engine.steps - engine.opened
+    # No rank's decodes rest there, so all have done as many steps.
+    steps = s.ranks[engine.first].steps
+    passed = steps - engine.opened
     if ready == engine.ranks or idle > 0:
-        engine.opened = engine.steps
+        engine.opened = steps
     elif waiting > 0 and (passed == 0 or passed % pool.balance > 0):
         engine.closed = 1
         engine.steady = 0
@@ -418,9 +409,9 @@ def _send_off(s: Sim, e: int, now: int) -> None:
         at = max(at, stage.free) + stage.lasts
         stage.free = at
         spent += stage.lasts
-    count = 1 - engine.prefilling
-    engine.steps += count
     for r in range(engine.first, engine.first + engine.ranks):
+        count = 1 - s.ranks[r].rests
+        s.ranks[r].steps += count
         s.ranks[r].busy += spent // stages
         _count_step(s, r)
         _advance(s, r, count)
@@ -500,9 +491,9 @@ def _longest_leap(s: Sim, e: int) -> int:
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
         if rank.decoders > 0:
-            leap = min(leap, s.last_step[s.seats[rank.seats_at]] - engine.steps)
+            leap = min(leap, s.last_step[s.seats[rank.seats_at]] - rank.steps)
     for r in range(engine.first, engine.first + engine.ranks):
-        leap = _affordable(s, r, engine.steps + 1, leap)
+        leap = _affordable(s, r, s.ranks[r].steps + 1, leap)
     return int(leap)
 
 
@@ -543,16 +534,16 @@ def _complete(s: Sim, e: int, now: int) -> None:
     sync(s, e, engine.leap)
     engine.busy = 0
     ahead = s.pools[engine.pool].ahead
-    more = engine.leap - ahead
-    if ahead == 0 and engine.prefilling == 1:
-        more = 0
-    if ahead == 1 and more > 0:
+    if ahead == 1 and engine.leap > 1:
         engine.lasts = step_seconds(s, e, engine.leap)
-    engine.steps += more
     lasts = now - engine.start
     for r in range(engine.first, engine.first + engine.ranks):
         rank = s.ranks[r]
         rank.busy += lasts
+        more = engine.leap - 1
+        if ahead == 0:
+            more += 1 - rank.rests
+        rank.steps += more
         if engine.leap > 1 and rank.decoders > 0:
             rank.decode_steps += engine.leap - 1
             if s.pools[rank.pool].reserving == 1:
@@ -575,7 +566,7 @@ def _advance(s: Sim, r: int, count: int) -> None:
     rank = s.ranks[r]
     rank.context += rank.rate * count
     rank.granted = 0
-    steps = s.engines[rank.engine].steps
+    steps = rank.steps
     while rank.decoders > rank.fresh:
         ticket = s.seats[rank.seats_at]
         if s.last_step[ticket] != steps:

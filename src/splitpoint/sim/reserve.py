@@ -28,7 +28,7 @@ def output_left(s: Sim, ticket: int) -> int:
         return 1
     got = t.got
     if t.state == DECODING:
-        got = generated(s, ticket, s.engines[rank.engine].steps)
+        got = generated(s, ticket, rank.steps)
     return int(min(s.requests[request_of(s, ticket)].osl - got, pool.horizon))
 
 
@@ -71,7 +71,7 @@ def remote_room(s: Sim, r: int, ticket: int) -> int:
     while other >= 0:
         if decodes_here(s, other):
             request = s.requests[request_of(s, other)]
-            retractable += request.isl + generated(s, other, s.engines[rank.engine].steps)
+            retractable += request.isl + generated(s, other, rank.steps)
             longest = max(longest, request.isl + min(request.osl, pool.horizon))
         other = s.places.next[other]
     own = min(s.requests[request_of(s, ticket)].osl, pool.horizon)
@@ -84,7 +84,7 @@ def remote_room(s: Sim, r: int, ticket: int) -> int:
 def giving_way(s: Sim, r: int) -> int:
     """The decoding ticket that is retracted first: fewest tokens generated, then the longest
     prompt, then the last admitted; -1 if there is none."""
-    steps = s.engines[s.ranks[r].engine].steps
+    steps = s.ranks[r].steps
     found = -1
     fewest = longest = 0
     ticket = s.places.head[LISTS * r + RUNNING]
@@ -106,7 +106,7 @@ def short_of_blocks(s: Sim, r: int) -> bool:
     the steps lack them that a retraction is to last for."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
-    if growth(s, r, s.engines[rank.engine].steps, 1) > rank.free:
+    if growth(s, r, rank.steps, 1) > rank.free:
         return True
     lasting = pool.full * ceil_div(pool.retract_steps * rank.decoders, pool.block)
     return bool(rank.decoders > 1 and lasting > rank.free)
@@ -121,7 +121,7 @@ def share_anew(s: Sim, r: int) -> None:
     if rank.decoders == 0:
         rank.share = pool.share_first
         return
-    steps = s.engines[rank.engine].steps
+    steps = rank.steps
     done = pool.retract_steps * rank.decoders
     outputs = 0
     ticket = s.places.head[LISTS * r + RUNNING]

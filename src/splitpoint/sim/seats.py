@@ -57,7 +57,7 @@ def promise(s: Sim, ticket: int, blocks: int) -> None:
 
 @kernel
 def generated(s: Sim, ticket: int, step: int) -> int:
-    """Tokens a decoding ticket has generated when `step` steps of its engine are complete."""
+    """Tokens a decoding ticket has generated when its rank has done `step` steps of decodes."""
     t = s.tickets[ticket]
     rate = s.requests[request_of(s, ticket)].rate
     return int(t.got + ((step - t.step0) * rate >> 20))
@@ -82,8 +82,7 @@ def decoder_blocks(s: Sim, ticket: int, step: int) -> int:
 def scheduled_blocks(s: Sim, ticket: int) -> int:
     """Blocks a decoding ticket holds for the steps filled so far."""
     rank = s.ranks[s.tickets[ticket].rank]
-    steps = s.engines[rank.engine].steps
-    return decoder_blocks(s, ticket, steps if rank.granted == 1 else steps - 1)
+    return decoder_blocks(s, ticket, rank.steps if rank.granted == 1 else rank.steps - 1)
 
 
 @kernel
@@ -136,8 +135,7 @@ def turn_to(s: Sim, e: int, k: int) -> None:
         was.granted, rank.granted = rank.granted, lane.granted
         was.seats_at, rank.seats_at = rank.seats_at, lane.seats_at
         was.ring_at, rank.ring_at = rank.ring_at, lane.ring_at
-        if r == engine.first:
-            was.steps, engine.steps = engine.steps, lane.steps
+        was.steps, rank.steps = rank.steps, lane.steps
     engine.lane = k
 
 
@@ -165,7 +163,7 @@ def join_decoders(s: Sim, ticket: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     request = s.requests[request_of(s, ticket)]
-    steps = s.engines[rank.engine].steps
+    steps = rank.steps
     t.state = DECODING
     t.step0 = steps
     keep = held(pool, s.windows, request.isl + t.got - 1 + pool.drafts, 1 + pool.drafts)
@@ -186,12 +184,12 @@ def join_decoders(s: Sim, ticket: int) -> None:
 
 @kernel
 def leave_decoders(s: Sim, ticket: int) -> None:
-    """A decoding ticket stops after the steps its engine has completed; `got` is brought up."""
+    """A decoding ticket stops after the steps its rank has completed; `got` is brought up."""
     t = s.tickets[ticket]
     rank = s.ranks[t.rank]
     pool = s.pools[rank.pool]
     request = s.requests[request_of(s, ticket)]
-    steps = s.engines[rank.engine].steps
+    steps = rank.steps
     items = s.seats[rank.seats_at : rank.seats_at + pool.seats]
     heap.remove(items, rank.decoders - rank.fresh, s.last_step, s.seat_pos, ticket)
     if pool.plain == 1:

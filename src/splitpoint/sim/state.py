@@ -89,7 +89,6 @@ ENGINE = _columns(
     "ranks",
     "start",
     "first_step",
-    "steps",
     "leap",
     "synced",
     "busy",
@@ -129,6 +128,8 @@ RANK = _columns(
     "preempted",
     "fresh",
     "leavers",
+    "steps",
+    "rests",
     "kind",
     "chunk",
     "prompts",
@@ -169,8 +170,8 @@ RANK = _columns(
     "index_mask",
     "lane_at",
 )
-# `steps` and the columns from `flies` on are the engine's, in the row of its first rank; row i of
-# the last two is about stage i: what the filled batch `lasts` there, when the stage is `free`.
+# The columns from `flies` on are the engine's, in the row of its first rank; row i of the last two
+# is about stage i: what the filled batch `lasts` there, when the stage is `free`.
 LANE = _columns(
     "decoders",
     "context",

@@ -92,9 +92,8 @@ def sync(s: Sim, e: int, count: int) -> None:
     """Take the blocks of the leap's first `count` steps, so that others see the pool as it is."""
     engine = s.engines[e]
     if count > engine.synced:
-        step = engine.steps + engine.synced
         for r in range(engine.first, engine.first + engine.ranks):
-            blocks = growth(s, r, step, count - engine.synced)
+            blocks = growth(s, r, s.ranks[r].steps + engine.synced, count - engine.synced)
             if blocks > 0:
                 take(s, r, blocks)
         engine.synced = count
