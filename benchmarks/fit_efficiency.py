@@ -66,13 +66,26 @@ START = {
 # A decode attention multiplies tiles of at most 64 queries a key-value head (wgmma); what holds it
 # up beside them is no matrix work and must not scale with a GPU's FLOP/s.
 DECODE = {"compute": (0.7, 0.5, 1.0), "pad_rows": (16.0, 1e-3, 64.0)}
+# What is known of a GPU rather than fitted. Multiprocessors: NVIDIA's H100 whitepaper (SXM5), and
+# B200's device properties (assumed alike: B300, GB200, GB300).
+MULTIPROCESSORS = {"hopper": 132, "blackwell": 148}
+# Heads that FlashMLA's sparse kernel takes at once, fewer are padded to (SGLang's dsa_backend.py,
+# `_forward_flashmla_sparse`), and the multiprocessors that such a tile takes: on Blackwell 128
+# queries take twice as long as 64, 256 four times and 512 seven times, so two.
+TILES = {"hopper": (64, 1), "blackwell": (128, 2)}
+# A selection's blocks have 1,024 threads, of which a multiprocessor holds 2,048.
+BLOCKS = 2
+# Assumed: the share of HBM bandwidth that decode attention reaches.
+DECODED = 0.8
 BOUNDS: dict[Kind, dict[str, tuple[float, float, float]]] = {
     "decode_attention": DECODE,
     "decode_latent": DECODE,
-    "decode_sparse": DECODE,
-    # All of its larger rows are read from the cache, so that only launches can be fitted; assumed:
-    # the share of HBM bandwidth that decode attention reaches.
-    "decode_indexer": {"memory": (0.8, 0.75, 0.85)},
+    "decode_indexer": {
+        "launch": (1e-6, 5e-7, 2e-5),
+        "serial": (5e-6, 1e-6, 2e-5),
+    },
+    # All blocks move what they spill again, one block a small share of the bandwidth.
+    "selection": {"spilled": (5.0, 1e-3, 100.0), "cache": (40.0 * 2**20, 16 * 2**20, 256 * 2**20)},
     # What fits in the L2 is read from there, several times as fast.
     "prefill_attention": {"memory": (1.5, 0.02, 8.0), "buffers": (0.5, 1e-3, 10.0)},
     # Of one row, not of one number.
@@ -90,11 +103,13 @@ FREE: dict[Kind, tuple[str, ...]] = {
     "prefill_sparse": ("compute", "memory", "launch", "serial"),
     "decode_attention": WALK,
     "decode_latent": WALK,
-    "decode_sparse": WALK,
+    # Each query's block walks all 2,048 places, whatever it attends.
+    "decode_sparse": ("launch",),
     # A plain sum too: a query costs the same whatever it attends, and every key that it attends.
     "prefill_indexer": ("compute", "memory", "launch", "serial"),
-    "decode_indexer": ("memory", "launch"),
-    "selection": ("memory", "launch", "serial"),
+    # The reading of few keys hides behind what a launch takes anyhow: its depth is one.
+    "decode_indexer": ("launch", "serial", "sharpness"),
+    "selection": ("memory", "launch", "spilled", "cache"),
     "prefill_state": ("compute", "memory", "launch", "serial", "sharpness"),
     "decode_state": ("memory", "launch"),
     "vector": ("memory", "launch", "half_parallel", "serial", "sharpness"),
@@ -190,15 +205,11 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         Shape("launch", {"parallel": (0, 4, 7, 10), "rows": (0, 4, 7)}, ("parallel",)),
     ),
     "prefill_sparse": (Shape("work", {"parallel": (9, 12, 15, 18, 21)}, ("parallel",), 1.0),),
-    # Past 64 sequences each takes its time whatever it attends: blocks walk all 2,048 places.
-    "decode_sparse": (
-        Shape("work", {"parallel": (0, 10)}, ("parallel",), 1.0),
-        Shape("launch", {"parallel": (5, 6, 7, 8, 9, 10)}, ("parallel",)),
-    ),
+    "decode_sparse": (),
     "prefill_indexer": (
         Shape("work", {"parallel": (7, 8, 9, 10, 11, 13, 15, 17)}, ("parallel",), 1.0),
     ),
-    "decode_indexer": (Shape("work", {"parallel": (0, 3, 6, 9)}, ("parallel",), 1.0),),
+    "decode_indexer": (Shape("launch", {"parallel": (0, 2, 4, 6, 8)}, ("parallel",)),),
     "selection": (Shape("work", {"parallel": (0, 4, 6, 7, 8, 9, 11, 14)}, ("parallel",), 1.0),),
     # Triton tunes its chunked kernels for each number of heads.
     "prefill_state": (
@@ -220,6 +231,8 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
 ALIKE, NEAR = 0.3, 0.03
 WALLS = (30.0, 300.0, 3000.0)
 SOFT = 0.1  # log error past which a row counts by its size, no longer by the square
+# Of tables of a few dozen rows, up to a seventh of which something beside the kernel slowed.
+SOFT_OF: dict[Kind, float] = {"decode_sparse": 0.03, "decode_indexer": 0.03}
 
 
 class Rules(NamedTuple):
@@ -299,11 +312,13 @@ class Problem:
         self.observed = np.log(rows.seconds)
         self.names, self.shapes = FREE[self.kind], SHAPES_OF[self.kind]
         self.peak, self.bandwidth = peak(gpu, self.dtype), gpu.bandwidth
+        self.known = _known(self.kind, gpu)
         ranges = START | BOUNDS.get(self.kind, {})
         self.low = np.array([np.log(ranges[n][1]) for n in self.names])
         self.high = np.array([np.log(ranges[n][2]) for n in self.names])
         self.weights = [_weights(shape, rows.operator) for shape in self.shapes]
         self.rules = _rules(self.shapes)
+        self.soft = SOFT_OF.get(self.kind, SOFT)
         self.wall = WALLS[0]
 
     @property
@@ -323,20 +338,20 @@ class Problem:
             jac=self.slopes,
             bounds=(low, high),
             loss="soft_l1",
-            f_scale=SOFT,
+            f_scale=self.soft,
             max_nfev=evaluations,
         )
         return np.asarray(found.x)
 
     def cost(self, values: Array) -> float:
         """Soft L1 of all residuals, as the fit sees it."""
-        return float(np.sum(np.sqrt(1.0 + (self.residuals(values) / SOFT) ** 2)))
+        return float(np.sum(np.sqrt(1.0 + (self.residuals(values) / self.soft) ** 2)))
 
     def misfit(self, surface: Surface) -> float:
         """Soft L1 of the rows alone on a surface."""
         guess = launch_seconds(surface, self.operator, self.peak, self.bandwidth)
         errors = np.log(guess) - self.observed
-        return float(np.sum(np.sqrt(1.0 + (errors / SOFT) ** 2)))
+        return float(np.sum(np.sqrt(1.0 + (errors / self.soft) ** 2)))
 
     def residuals(self, values: Array) -> Array:
         """Log errors of the rows, then what the rules of the bends say."""
@@ -413,7 +428,22 @@ class Problem:
             bends=bends,
             origin="",
         )
-        return msgspec.structs.replace(plain, **dict(zip(self.names, base.tolist(), strict=True)))
+        fitted = dict(zip(self.names, base.tolist(), strict=True))
+        return msgspec.structs.replace(plain, **self.known, **fitted)
+
+
+def _known(kind: Kind, gpu: Gpu) -> dict[str, float]:
+    """Coefficients that no row tells: how many pieces a GPU's multiprocessors hold at once, and the
+    bandwidth where larger rows are read from the cache."""
+    if kind == "selection":
+        return {"slots": float(BLOCKS * MULTIPROCESSORS[gpu.architecture])}
+    if kind == "decode_indexer":
+        return {"memory": DECODED}
+    if kind == "decode_sparse":
+        heads, taken = TILES[gpu.architecture]
+        slots = MULTIPROCESSORS[gpu.architecture] / taken
+        return {"slots": slots, "tile": float(heads), "memory": DECODED, "sharpness": 4.0}
+    return {}
 
 
 def _bends(shapes: tuple[Shape, ...], logs: Array, risen: bool = False) -> tuple[Bend, ...]:
@@ -487,7 +517,9 @@ def _rules(shapes: tuple[Shape, ...]) -> Rules:
                 least.append(np.repeat(falls, cells[0].size))
     empty = np.zeros((0, sum(sizes)))
     return Rules(
-        np.vstack(soft), np.vstack([empty, *rising]), np.concatenate([np.zeros(0), *least])
+        np.vstack([empty, *soft]),
+        np.vstack([empty, *rising]),
+        np.concatenate([np.zeros(0), *least]),
     )
 
 

@@ -14,7 +14,7 @@ from splitpoint.inputs import facts
 from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Flops
 from splitpoint.inputs.model import Dtype
-from splitpoint.timing.bake import WALKS
+from splitpoint.timing.bake import CURVED, WALKS
 from splitpoint.timing.efficiency import (
     Bend,
     Surface,
@@ -64,6 +64,32 @@ def test_a_launch_is_paid_again_for_every_wave_of_blocks() -> None:
     # 2,000 pieces are four waves of 500.
     waves = launch_seconds(replace(PLAIN, wave=500.0), product, 1e14, 1e12)[0]
     assert waves - once == pytest.approx(4 * PLAIN.launch)
+
+
+def test_a_launch_is_paid_again_for_every_round_of_tiles_that_the_gpu_holds() -> None:
+    held = replace(PLAIN, slots=132.0, tile=64.0)
+    queries = replace(
+        matmul("x", np.array([1.0, 132.0, 133.0, 264.0]), 1, 1, BF16),
+        flops=np.zeros(4),
+        bytes=np.full(4, 1e-9),
+        parallel=np.array([1.0, 132.0, 133.0, 264.0]),
+    )
+    for heads, rounds in ((8.0, [1, 1, 2, 2]), (64.0, [1, 1, 2, 2]), (128.0, [1, 2, 3, 4])):
+        taken = launch_seconds(held, replace(queries, held=heads), 1e14, 1e12)
+        assert taken / PLAIN.launch == pytest.approx(rounds)
+
+
+def test_of_many_pieces_only_those_held_at_once_lie_in_the_cache() -> None:
+    # 264 of 1,056 queries at once: a quarter of 400 MB, which is the whole of the cache.
+    kept = replace(PLAIN, spilled=1.0, cache=1e8, slots=264.0)
+    scores = replace(
+        matmul("x", np.array([264.0, 1056.0]), 1, 1, BF16),
+        flops=np.zeros(2),
+        bytes=np.array([1e8, 4e8]),
+        parallel=np.array([264.0, 1056.0]),
+    )
+    by_hand = np.array([1, 4]) * 1e-6 + scores.bytes / 1e12 * (1 / 0.8 + 0.5)
+    assert launch_seconds(kept, scores, 1e14, 1e12) == pytest.approx(by_hand)
 
 
 def test_operands_move_again_once_they_outgrow_the_cache() -> None:
@@ -336,7 +362,7 @@ def test_experts_that_no_token_reaches_cost_time_where_a_kernel_walks_them() -> 
 def test_what_walks_a_context_is_a_line_in_it(name: str) -> None:
     gpu = facts.gpu(name)
     for entry in efficiency(gpu).surfaces:
-        if entry.kind not in WALKS or entry.kind == "decode_indexer":
+        if entry.kind not in WALKS - CURVED:
             continue
         assert all(set(b.axes) <= {"rows", "parallel", "width"} for b in entry.bends)
         flops = np.array([1e9, 1e11, 2e11])

@@ -54,6 +54,9 @@ WALKS: frozenset[Kind] = frozenset(
         "selection",
     }
 )
+# Of those, kernels that are no line in what they attend, as reading it hides behind a launch or as
+# it leaves the cache: a step's line meets them without a context and at the model's longest.
+CURVED: frozenset[Kind] = frozenset({"decode_indexer", "selection"})
 # Tokens of a prefix past which a matrix product takes as long for each further one.
 LONG_PREFIX = 8192.0
 
@@ -430,11 +433,6 @@ def _beside(
     return np.where(apart, np.clip(shared, 0.0, routed), 0.0)
 
 
-def _walks(item: Operator | Exchange) -> bool:
-    """Whether a longer context makes an item longer."""
-    return item.walks if isinstance(item, Exchange) else item.kind in WALKS
-
-
 def _line(
     model: Model,
     gpu: Gpu,
@@ -446,19 +444,14 @@ def _line(
     prefill: Array,
     at: float,
 ) -> Line:
-    """The line through two steps of a stage, one twice as long as the other: only operators that
-    walk the context differ between them."""
-    near, far = _batch(decode, prefill, at), _batch(decode, prefill, 2 * at)
-    length = near.context + near.pairs
-    items = _stage(model, topology, engine, near, stage)
-    longer = _stage(model, topology, engine, far, stage)
+    """The line through steps of a stage at two contexts: only operators that walk the context
+    differ between them."""
+    step = partial(_at, model, topology, engine, stage, decode, prefill)
+    items, near = step(at), _batch(decode, prefill, at)
     taken = [_seconds(item, gpu, engine) for item in items]
     total = np.sum(taken, axis=0) - _beside(items, taken, near, gpu, engine)
-    growth = np.zeros_like(length)
-    for item, more, once in zip(items, longer, taken, strict=True):
-        if _walks(item):
-            growth = growth + _seconds(more, gpu, engine) - once
-    return Line(work=total - growth, slope=growth / length)
+    growth = _growth(step, items, taken, gpu, engine, at=at, longest=model.max_len)
+    return Line(work=total - growth.work, slope=growth.slope / (near.context + near.pairs))
 
 
 def _slope(
@@ -473,14 +466,63 @@ def _slope(
 ) -> Array:
     """Seconds per context token of decoding sequences in a stage."""
     none = np.zeros_like(decode)
-    near, far = (_batch(decode, none, length) for length in (at, 2 * at))
-    growth = np.zeros_like(decode)
-    for once, more in zip(
-        *(_stage(model, topology, engine, batch, stage) for batch in (near, far)), strict=True
-    ):
-        if _walks(once):
-            growth = growth + _seconds(more, gpu, engine) - _seconds(once, gpu, engine)
-    return np.asarray(growth / (decode * at))
+    step = partial(_at, model, topology, engine, stage, decode, none)
+    items = step(at)
+    taken = [_seconds(item, gpu, engine) if _walks(item) else none for item in items]
+    growth = _growth(step, items, taken, gpu, engine, at=at, longest=model.max_len)
+    return np.asarray(growth.slope / (decode * at))
+
+
+def _growth(
+    step: Callable[[float], Sequence[Operator | Exchange]],
+    items: Sequence[Operator | Exchange],
+    taken: Sequence[Array],
+    gpu: Gpu,
+    engine: Engine,
+    *,
+    at: float,
+    longest: float,
+) -> Line:
+    """Seconds that `at` tokens of context add to a step whose `items` were `taken` at that context,
+    and those by which they exceed a step without."""
+    straight = [n for n, item in enumerate(items) if _walks(item) and not _curved(item)]
+    curved = [n for n, item in enumerate(items) if _curved(item)]
+    slope = np.zeros_like(taken[0])
+    longer = step(2.0 * at) if straight else ()
+    for n in straight:
+        slope = slope + _seconds(longer[n], gpu, engine) - taken[n]
+    work = slope
+    if curved:
+        first, last = step(1.0), step(longest)
+    for n in curved:
+        once = _seconds(first[n], gpu, engine)
+        token = (_seconds(last[n], gpu, engine) - once) / (longest - 1.0)
+        work = work + taken[n] - (once - token)
+        slope = slope + token * at
+    return Line(work=work, slope=slope)
+
+
+def _walks(item: Operator | Exchange) -> bool:
+    """Whether a longer context makes an item longer."""
+    return item.walks if isinstance(item, Exchange) else item.kind in WALKS
+
+
+def _curved(item: Operator | Exchange) -> bool:
+    """Whether it does so along no line."""
+    return isinstance(item, Operator) and item.kind in CURVED
+
+
+def _at(
+    model: Model,
+    topology: Topology,
+    engine: Engine,
+    stage: int,
+    decode: Array,
+    prefill: Array,
+    length: float,
+) -> tuple[Operator | Exchange, ...]:
+    """A stage's step of sequences and new tokens that each attend `length` tokens."""
+    return _stage(model, topology, engine, _batch(decode, prefill, length), stage)
 
 
 def _batch(decode: Array, prefill: Array, length: float | Array) -> Batch:

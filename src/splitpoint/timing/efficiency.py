@@ -1,7 +1,7 @@
 """How much of a GPU's roofline each kind of operator reaches: surfaces with few coefficients.
 
-seconds = launch + held x experts + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak x
-compute) x padding, moving m = bytes / (bandwidth x memory) x starving, and what neither sees d =
+seconds = launch x rounds + held x experts + (c^s + m^s + d^s)^(1/s): multiplying c = FLOPs / (peak
+x compute) x padding, moving m = bytes / (bandwidth x memory) x starving, and what neither sees d =
 serial x depth, each times the bends of its shape and never under the roofline. Coefficients lie in
 facts/efficiency, each with its origin; a GPU without a file takes its architecture's and says so.
 """
@@ -57,8 +57,10 @@ class Surface(Record, frozen=True, kw_only=True):
     `held`: seconds for each expert on the rank, reached or not, beside the launch.
     `whole_128`, `whole_256`: shares of the work done in whole tiles of so many rows, which counts
     a last tile as full. `launch`: seconds, and as many again for each `wave` of parallel pieces,
-    whose blocks of threads take a while to start and end. `error_median` and `error_p90`: relative
-    errors on `samples` measured rows that the fit did not see.
+    whose blocks of threads take a while to start and end. `slots`: pieces that the GPU holds at
+    once, of at most `tile` heads each: the launch comes again with each round of them, and of the
+    operands only a round's lie in the cache. `error_median` and `error_p90`: relative errors on
+    `samples` measured rows that the fit did not see.
     """
 
     kind: Kind
@@ -78,6 +80,8 @@ class Surface(Record, frozen=True, kw_only=True):
     held: float = 0.0
     whole_128: float = 0.0
     whole_256: float = 0.0
+    slots: float = 0.0
+    tile: float = 0.0
     bends: tuple[Bend, ...] = ()
     samples: int = 0
     error_median: float | None = None
@@ -193,17 +197,25 @@ def bent_seconds(
     compute = np.maximum(multiply / found.compute * padding * work, multiply)
     memory = move / found.memory * starved * work
     again = found.buffers * operator.buffers + found.spilled * operator.bytes
+    pieces: Array | float = np.maximum(operator.parallel, 1e-9)
+    if found.tile:
+        pieces = pieces * np.ceil(np.maximum(operator.held, 1.0) / found.tile)
     if found.cache:
         # What fits is read from the cache: only the whole is held to the roofline, below.
-        octaves = np.log2(np.maximum(operator.bytes, 1.0) / found.cache)
+        held = operator.bytes
+        if found.slots:
+            held = held * np.minimum(found.slots / pieces, 1.0)
+        octaves = np.log2(np.maximum(held, 1.0) / found.cache)
         again = again * np.minimum(np.maximum(octaves + 0.5, 0.0), 1.0)
     else:
         memory = np.maximum(memory, move)
     memory = memory + again / bandwidth * work
     serial = found.serial * operator.depth * work
-    first = found.launch * launch
+    first: Array | float = found.launch * launch
     if found.wave:
         first = first * (1.0 + operator.parallel / found.wave)
+    if found.slots:
+        first = first * np.ceil(pieces / found.slots)
     first = first + found.held * operator.held
     if found.sharpness == 1.0:
         return np.asarray(np.maximum(first + compute + memory + serial, move))

@@ -273,6 +273,7 @@ def _indexer(kind: Kind, heads: int, pairs: Array, moved: float, parallel: Array
         bytes=pairs * moved,
         rows=np.ones_like(pairs),
         parallel=parallel,
+        depth=1.0,
     )
 
 

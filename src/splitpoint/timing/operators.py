@@ -102,9 +102,9 @@ class Operator(Record, frozen=True, kw_only=True):
     What its speed depends on beside FLOPs and bytes: `rows` that share one read of an operand
     (tokens of a matrix product, tokens per touched expert, queries per key-value head),
     `parallel` pieces that fill the GPU (columns, heads x sequences), `depth`: the length of the
-    sum inside one tile of a product, the exponentials of an attention, the queries of an indexer,
-    the tokens of a linear state, and `width`: numbers a head or row (of MLA's prompts and of linear
-    states, whose heads are as wide in all models: their number).
+    sum inside one tile of a product, the exponentials of an attention, the queries of an indexer
+    (in decode 1), the tokens of a linear state, and `width`: numbers a head or row (of MLA's
+    prompts and of linear states, whose heads are as wide in all models: their number).
     `buffers`: bytes of intermediate results that some kernels pass through memory, others not, or
     of a prompt's new keys and values, which some read again.
     `held`: heads of an attention or a state on the rank, as measured tables list them, or experts,
@@ -403,7 +403,8 @@ def attend(
             flops=context * pair * dcp * (1 + drafts),
             bytes=context * read,
             rows=np.full_like(batch.decode, gathered / kv_heads * (1 + drafts)),
-            parallel=batch.decode * kv_heads,
+            # Each query of a sparse attention has places of its own to read.
+            parallel=batch.decode * (kv_heads if kind == "attention" else 1 + drafts),
             depth=context * gathered * (1 + drafts),
             width=score_dim,
             held=gathered,
@@ -543,6 +544,7 @@ def _indexer(
             bytes=context * (indexer.dim + SCORE_BYTES * (1 + engine.drafts)),
             rows=np.full_like(batch.decode, 1.0 + engine.drafts),
             parallel=batch.decode,
+            depth=1.0,
         ),
         selection("topk.prefill", batch.pairs / indexer.block, batch.prefill, indexer.topk),
         selection(
