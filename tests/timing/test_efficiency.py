@@ -278,6 +278,10 @@ def _growing(entry: Surface) -> Iterator[Operator]:
     elif kind == "vector":
         for width in (64, 4096, 150_000):
             yield vector("x", TOKENS, width, 3)
+    elif kind == "decode_indexer":
+        for each in (1e2, 3e4):
+            pairs = TOKENS * each
+            yield _bare(kind, dtype, pairs * 16384, pairs * 132, TOKENS, depth=np.ones(1))
     elif kind == "prefill_indexer":
         for each in (1e2, 3e4):
             pairs = TOKENS * each
