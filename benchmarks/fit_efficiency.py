@@ -73,7 +73,8 @@ MULTIPROCESSORS = {"hopper": 132, "blackwell": 148}
 # `_forward_flashmla_sparse`), and the multiprocessors that such a tile takes: on Blackwell 128
 # queries take twice as long as 64, 256 four times and 512 seven times, so two.
 TILES = {"hopper": (64, 1), "blackwell": (128, 2)}
-# A selection's blocks have 1,024 threads, of which a multiprocessor holds 2,048.
+# A selection's blocks have 1,024 threads (sgl-kernel's topk.cu), of which a multiprocessor holds
+# 2,048: 512 queries take twice as long as 256 in the tables.
 BLOCKS = 2
 # Assumed: the share of HBM bandwidth that decode attention reaches.
 DECODED = 0.8
