@@ -80,3 +80,14 @@ def test_more_users_never_do_less_work(users: int) -> None:
 def test_no_instances_give_no_candidates() -> None:
     found = matched(small.load(), SLO, mixed=(), apart=(), gpus=8, all_gpus=False)
     assert found.chosen == found.pruned == ()
+
+
+def test_of_splits_that_hold_a_rate_the_one_with_most_room_comes_first() -> None:
+    # Long prompts and few tokens: a wide decode side is quickest and leaves prefill at its limit.
+    load = small.load(0.6, isl=12_000, osl=20)
+    instances = [small.ready(), small.ready(Topology(tp=2)), small.ready(Topology(tp=4))]
+    found = matched(load, SLO, mixed=(), apart=instances, gpus=6, all_gpus=True, per_arm=2)
+    able = [e for e in (*found.chosen, *found.pruned) if e.feasible and e.gpus == 6]
+    assert len({f"{e.rate_gpu:.2g}" for e in able}) == 1
+    assert found.chosen[0].strain == min(e.strain for e in able)
+    assert found.chosen[0].strain < min(able, key=lambda e: e.tpot).strain

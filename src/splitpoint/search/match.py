@@ -46,7 +46,8 @@ class Side(Record, frozen=True, kw_only=True):
 
 class Estimate(Record, frozen=True, kw_only=True):
     """A deployment in counts, and what it is likely to do under a load: requests per second, mean
-    TPOT and TTFT. A mixed deployment has no `decode`."""
+    TPOT and TTFT, and `strain`, the larger of both over the SLO's. A mixed deployment has no
+    `decode`."""
 
     first: Instance
     firsts: int
@@ -55,6 +56,7 @@ class Estimate(Record, frozen=True, kw_only=True):
     rate: float
     tpot: float
     ttft: float
+    strain: float
     feasible: bool
 
     @property
@@ -133,9 +135,11 @@ def calibrated(profile: Profile, hit_share: float) -> Profile:
 
 
 def _by_rate(estimate: Estimate) -> tuple[bool, float, float]:
-    """Feasible first, then by rate per GPU to two digits, then by TPOT."""
+    """Feasible first, then by rate per GPU to two digits, then by strain: an open loop gives every
+    feasible deployment the same rate, and the one with most room on its tighter side may hold it.
+    """
     rate = float(f"{estimate.rate_gpu:.2g}")
-    return not estimate.feasible, -rate, estimate.tpot
+    return not estimate.feasible, -rate, estimate.strain
 
 
 def _by_pace(estimate: Estimate) -> tuple[bool, float, float]:
@@ -244,6 +248,7 @@ def _estimate(
         rate = min(alone, ceiling, float(rates[index]) if fed[0] else alone)
         ttft = max(first.prefill_s, users / rate - osl * tpot)
         steady = True
+    strain = max(ttft / slo.ttft_s, tpot / slo.tpot_s)
     return Estimate(
         first=first.instance,
         firsts=firsts,
@@ -252,7 +257,8 @@ def _estimate(
         rate=rate,
         tpot=tpot,
         ttft=ttft,
-        feasible=steady and tpot <= slo.tpot_s and ttft <= slo.ttft_s,
+        strain=strain,
+        feasible=steady and strain <= 1,
     )
 
 
