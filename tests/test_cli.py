@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,7 @@ def test_price_compares_layouts(splitpoint: Any) -> None:
         (["fit", "no-such.json", "--deployment", EXAMPLE], "chat-h100.toml"),
         (["fit", "no-such.json"], "--deployment"),
         (["plan", EXAMPLE, "--curve", "no-such-curve.json"], "no-such-curve.json"),
+        (["price", "Qwen3-30B-A3B", "--gpu", "H20", "--compare", " "], "--compare"),
         (["phases", EXAMPLE, "--topologies", "tpx"], "tpx"),
         (["phases", EXAMPLE, "--concurrency", "1,none"], "--concurrency"),
         (["phases", EXAMPLE, "--drafts", "99"], "--drafts"),
@@ -253,6 +255,57 @@ def test_a_deployment_that_no_engine_would_start_is_refused(
         "simulate", file, "--set", "pools.0.tp=1", "--set", "engine.max_len=1049", "--json"
     )
     assert longer.json["notes"][-1].startswith("4 requests are longer than the 1,049 tokens")
+
+
+@pytest.mark.parametrize(
+    ("prefill", "why"),
+    [
+        ('name = "sglang"', "prefill runs sglang and decode vllm: they share no connector"),
+        ('kv_dtype = "fp8"', "KV dtypes differ"),
+        ("block_size = 32", "blocks of 32 tokens on prefill and 16 on decode"),
+    ],
+)
+def test_a_split_that_could_not_hand_over_is_simulated_and_says_so(
+    splitpoint: Any, tmp_path: Path, prefill: str, why: str
+) -> None:
+    file = tmp_path / "deployment.toml"
+    pools = '[[pools]]\nrole = "decode"\n[[pools]]\nrole = "prefill"\n'
+    rest = "[workload]\nisl = 1000\nosl = 50\nrate = 1.0\nrequests = 4\n"
+    head = 'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n'
+    file.write_text(f"{head}{pools}[pools.engine]\n{prefill}\n{rest}")
+    (note,) = splitpoint("simulate", file, "--json").json["notes"]
+    assert note.startswith("no real engine hands over here") and why in note
+    file.write_text(head + pools + rest)
+    assert splitpoint("simulate", file, "--json").json["notes"] == []
+
+
+def test_what_no_source_states_of_a_model_is_told(splitpoint: Any, tmp_path: Path) -> None:
+    said = splitpoint("price", "Qwen3.8-2.4T", "--gpu", "GB300", "--tp", "8", "--json").json
+    assert "inferred, not stated: vocab_size: as Qwen3.5" in said["warnings"]
+    config = tmp_path / "config.json"
+    stated = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    more = {"intermediate_size": 128, "vocab_size": 512, "max_position_embeddings": 2048}
+    config.write_text(json.dumps({"model_type": "newcomer", **stated, **more}))
+    warnings = splitpoint("price", config, "--gpu", "L4", "--json").json["warnings"]
+    assert any("model_type 'newcomer' is not known" in warning for warning in warnings)
+    config.write_text(json.dumps({"model_type": "llama", **stated, **more}))
+    warnings = splitpoint("price", config, "--gpu", "L4", "--json").json["warnings"]
+    assert not any("inferred" in warning for warning in warnings)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+def test_a_plan_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    code = "from splitpoint.cli import main; main()"
+    asked = [sys.executable, "-c", code, "plan", EXAMPLE, "--out", str(tmp_path / "plan")]
+    with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True) as running:
+        while not list(tmp_path.iterdir()):
+            time.sleep(0.01)
+            assert running.poll() is None
+        running.terminate()
+        _, said = running.communicate()
+    assert running.returncode == 130
+    assert said == "splitpoint: interrupted; nothing was written\n"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_phases_gives_both_phases_of_each_instance(splitpoint: Any, tmp_path: Path) -> None:

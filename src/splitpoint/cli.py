@@ -8,6 +8,7 @@ Every room is imported inside the command that needs it, so that `--help` answer
 import atexit
 import gc
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -59,6 +60,8 @@ def main() -> None:
     # CPU time of a short one (measured), so it is done seldom, and not once more at the end.
     gc.set_threshold(GARBAGE)
     atexit.register(gc.freeze)
+    # A batch system stops a job by SIGTERM: what is half made goes as it does at Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = app(standalone_mode=False) or 0
         sys.stdout.flush()

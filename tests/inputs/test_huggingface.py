@@ -840,6 +840,14 @@ def test_any_config_gives_a_model_or_one_line(
         assert model.layers
 
 
+def test_a_fault_is_told_without_what_follows_from_it() -> None:
+    # Heads that are missing count as one below, which no number of key-value heads divides.
+    without = {k: v for k, v in dense().items() if k != "num_attention_heads"}
+    assert refusal(without) == "config.json: num_attention_heads: missing"
+    bare = {k: v for k, v in dense(hidden_size=-1).items() if k != "head_dim"}
+    assert "head_dim" not in refusal(bare)
+
+
 # Real configs
 
 CONFIGS = (

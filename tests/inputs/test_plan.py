@@ -271,6 +271,7 @@ def test_a_deployment_file_becomes_pools(tmp_path: Path) -> None:
     [
         ('pools=[{role="prefill"}]', "pools: are prefill (one mixed pool, or one prefill and"),
         ('pools=[{}, {}]', "pools: are mixed, mixed (one mixed pool"),
+        (f"pools=[{', '.join(['{}'] * 1000)}]", "mixed, mixed, mixed, mixed, and 996 more (one"),
         ("pools=[]", "pools: are none (one mixed pool"),
         ("pools.0.replicas=0", "0 is out of range (from 1 to 65536)"),
         ("pools.1.tp=0", "0 is out of range (from 1 to 4096)"),

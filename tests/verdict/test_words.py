@@ -1,10 +1,13 @@
 """The headline says what a reader must not miss."""
 
+from msgspec.structs import replace
+
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.workload import Workload
+from splitpoint.verdict.answer import Point, Verdict
 from splitpoint.verdict.compare import comparison
 from splitpoint.verdict.words import spoken
-from tests.verdict.made import SLO, made
+from tests.verdict.made import SLO, flat, made
 
 
 def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
@@ -21,6 +24,7 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
         claims=(),
         turned_by=("decode time: x 1.03", "prefill time: x 1.2"),
         guessed=("draft acceptance",),
+        time_band=1.25,
         by_load=[("100 users", "split"), ("200 users", "split"), ("400 users", "mixed")],
         fewest={},
         rejected=(),
@@ -31,3 +35,48 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
     # A lead that the prediction's own error can turn is told at the top, not only at the end.
     assert found.reasons[1] == "within the error of what it assumes: decode time: x 1.03"
     assert found.rests_on == ("decode time: x 1.03", "prefill time: x 1.2", "draft acceptance")
+
+
+def verdict(split: Point, mixed: Point) -> Verdict:
+    """The verdict between two points, step times being known within a quarter."""
+    return spoken(
+        plan=Plan(model="m", gpu="g", gpus=8, workload=Workload(isl=1, osl=1, rate=1.0), slo=SLO),
+        load="trace",
+        split=split,
+        mixed=mixed,
+        sole=None,
+        comparisons=(comparison([split], [mixed], SLO, routing=None),),
+        conditions=(),
+        claims=(),
+        turned_by=(),
+        guessed=(),
+        time_band=1.25,
+        by_load=(),
+        fewest={},
+        rejected=(),
+    )
+
+
+def test_an_arm_that_barely_misses_the_slo_is_no_clear_loser() -> None:
+    mixed = made("mixed", prefill=8)
+    late = made("split", prefill=4, decode=4, meets=False)
+    barely, far = (replace(late, ttft=flat(times * SLO.ttft_s)) for times in (1.01, 1.3))
+    assert (
+        verdict(barely, mixed)
+        .reasons[1]
+        .startswith(
+            "at the limit: of what the SLO allows (the worse of TTFT and TPOT) split 1.01 times"
+        )
+    )
+    assert not any("at the limit" in reason for reason in verdict(far, mixed).reasons)
+    # The winner's own margin counts as well.
+    tight = replace(mixed, tpot=flat(0.9 * SLO.tpot_s))
+    assert "mixed 0.9 times" in verdict(far, tight).reasons[1]
+
+
+def test_the_nearest_miss_is_never_a_factor_of_one() -> None:
+    late = replace(made("mixed", prefill=8, meets=False), ttft=flat(1.04 * SLO.ttft_s))
+    split = replace(made("split", prefill=4, decode=4, meets=False), ttft=flat(3 * SLO.ttft_s))
+    assert verdict(split, late).headline.endswith("mixed comes nearest, over it by 4.0%")
+    failing = replace(late, ttft=flat(1.0), success=0.998)
+    assert verdict(split, failing).headline.endswith("but 0.2% of its requests fail")

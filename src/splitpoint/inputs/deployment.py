@@ -121,7 +121,8 @@ class Deployment(Record, frozen=True, kw_only=True):
         roles = sorted(pool.role for pool in self.pools)
         if roles in (["mixed"], ["decode", "prefill"]):
             return []
-        what = f"are {', '.join(roles) or 'none'}"
+        shown = [*roles[:4], f"and {len(roles) - 4} more"] if len(roles) > 5 else roles
+        what = f"are {', '.join(shown) or 'none'}"
         return [Problem("pools", what, "one mixed pool, or one prefill and one decode pool")]
 
     @property

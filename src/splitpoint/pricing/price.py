@@ -238,6 +238,8 @@ class Question(Record, frozen=True, kw_only=True):
         """The layouts side by side."""
         if self.gpu is None:
             raise PlanError("--compare", "needs a GPU", "give --gpu NAME")
+        if not layouts:
+            raise PlanError("--compare", "names no layout", "such as tp8 tp4dp4 dp8ep8")
         return compare(
             self.model,
             self.gpu,
@@ -514,6 +516,7 @@ def _warnings(
             f"each of {sum(g.kind == 'state' for g in kv.groups)} state groups holds "
             f"{engine.drafts} more whole blocks per request for its drafts"
         )
+    words += [f"inferred, not stated: {told}" for told in model.inferred]
     if engine.drafts and model.drafter is not None:
         words += model.drafter.inferred
     if 0 < held < (engine.max_seqs or 0):

@@ -72,7 +72,7 @@ def _header(answer: Answer) -> str:
             ("tok/s/user", words.three(round(point.interactivity, 1)), ""),
             (f"TTFT {at}", words.seconds(point.ttft.at_slo), ""),
             (f"TPOT {at}", words.seconds(point.tpot.at_slo), ""),
-            ("within the SLO", words.percent(point.attainment), ""),
+            ("requests within both", words.percent(point.attainment), ""),
             ("success", words.percent(point.success), ""),
         ]
     else:
@@ -80,7 +80,7 @@ def _header(answer: Answer) -> str:
             arm = "split" if near.deployment.split else "mixed"
             keys += [
                 (f"nearest {arm}", words.point(near), "wide"),
-                ("within the SLO", words.percent(near.attainment), ""),
+                ("requests within both", words.percent(near.attainment), ""),
                 (f"TTFT {at}", words.seconds(near.ttft.at_slo), ""),
                 (f"TPOT {at}", words.seconds(near.tpot.at_slo), ""),
             ]

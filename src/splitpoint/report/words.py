@@ -147,8 +147,8 @@ def slo(answer: Answer) -> str:
     """The service level in one sentence."""
     asked = answer.plan.slo
     return (
-        f"{asked.percentile:g}% of requests: TTFT within {units.seconds(asked.ttft_s)}, "
-        f"TPOT within {units.seconds(asked.tpot_s)}"
+        f"p{asked.percentile:g} of TTFT within {units.seconds(asked.ttft_s)} and "
+        f"p{asked.percentile:g} of TPOT within {units.seconds(asked.tpot_s)}"
     )
 
 

@@ -105,6 +105,7 @@ _shared: list[_Shared[Any]] = []
 def _prepare(traces: Sequence[Trace], measure: Callable[[Job, Run], Result]) -> None:
     # The parent alone answers Ctrl-C: it stops handing out jobs and shuts the pool down.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _shared[:] = [_Shared(traces, measure)]
 
 

@@ -27,6 +27,9 @@ TIME_BAND = 1.25
 # Standard errors that a fitted step time may be off, as a normal variable is in 19 of 20 cases.
 FITTED_ERRORS = 2.0
 
+Part = Literal["prefill", "decode"]
+PARTS: tuple[Part, ...] = get_args(Part)
+
 
 def assumptions(
     candidates: Sequence[Candidate], links: Sequence[LinkSpec], model: Model, gpu: Gpu
@@ -36,6 +39,13 @@ def assumptions(
     for figure in _all(candidates, links, model, gpu):
         figures.setdefault(figure.name, figure)
     return tuple(figures.values())
+
+
+def time_band(candidates: Sequence[Candidate]) -> float:
+    """The factor that the step times of some of these deployments may be off by."""
+    instances = [ready for candidate in candidates for ready in candidate.instances]
+    bands = [_time_band(ready, part) for ready in instances for part in PARTS]
+    return max(bands, default=TIME_BAND)
 
 
 def rests_on(found: Turnover, candidates: Sequence[Candidate]) -> tuple[str, ...]:
@@ -78,7 +88,7 @@ def origin_of(words: str) -> Origin:
     return next((origin for origin in get_args(Origin) if words.startswith(origin)), "assumed")
 
 
-def _time_band(ready: Instance, part: Literal["prefill", "decode"]) -> float:
+def _time_band(ready: Instance, part: Part) -> float:
     """How far the step times of an instance may be off: what their fit says, where it does."""
     error = getattr(ready.fitted.errors, part) if ready.fitted is not None else None
     if ready.fitted is None or error is None:

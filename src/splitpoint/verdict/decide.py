@@ -37,7 +37,7 @@ from splitpoint.verdict.answer import (
     Wall,
     WorkloadSummary,
 )
-from splitpoint.verdict.assumptions import assumptions, guessed_acceptance, rests_on
+from splitpoint.verdict.assumptions import assumptions, guessed_acceptance, rests_on, time_band
 from splitpoint.verdict.case import Case, Progress, Trial, case_of, job_of
 from splitpoint.verdict.claims import claims, ratio_claim
 from splitpoint.verdict.compare import Winner, best, comparison
@@ -388,6 +388,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             claims=made,
             turned_by=resting,
             guessed=guessed_acceptance(candidates, case.model),
+            time_band=time_band(candidates),
             by_load=_by_load(case, tried),
             fewest=_holding(tried, load),
             rejected=tried.rejected,
@@ -524,7 +525,8 @@ def _workload(load: Load) -> WorkloadSummary:
 
 
 def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
-    notes = list(load.trace.notes)
+    notes = [f"inferred, not stated: {told}" for told in case.model.inferred]
+    notes += load.trace.notes
     if case.plan.search.requests is not None:
         notes.append(f"traces are cut to their first {case.plan.search.requests:,} requests")
     failed = sorted({found.load for found in points if found.success < 1})

@@ -17,6 +17,7 @@ from splitpoint.inputs.plan import DeploymentPlan, Plan, Search
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
 from splitpoint.inputs.workload import Slo
+from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.search.instance import holding, instance
@@ -149,7 +150,14 @@ def replay(
         name=chosen.name,
     )
     limit = min(pool.engine.max_len or model.max_len for pool in deployment.pools)
-    notes = [*run.notes, *([note] if note else []), *too_long(trace, limit), *outside(chosen, run)]
+    notes = [
+        *run.notes,
+        *([note] if note else []),
+        *_apart(chosen),
+        *(f"inferred, not stated: {told}" for told in model.inferred),
+        *too_long(trace, limit),
+        *outside(chosen, run),
+    ]
     run = replace(run, notes=tuple(notes))
     return summary(run, deployment, slo, cuts), run
 
@@ -200,6 +208,20 @@ def summary(
         instances=tuple(_instance(run, row, cuts) for row in range(len(run.instances.pool))),
         notes=run.notes,
     )
+
+
+def _apart(chosen: Candidate) -> list[str]:
+    """That the pools of a split could not hand over on a real engine."""
+    if not chosen.deployment.split:
+        return []
+    prefill, decode = sorted(
+        zip(chosen.deployment.pools, chosen.instances, strict=True),
+        key=lambda pair: pair[0].role != "prefill",
+    )
+    why = refusal(
+        prefill[1].holding.layout, decode[1].holding.layout, prefill[1].engine, decode[1].engine
+    )
+    return [] if why is None else [f"no real engine hands over here, simulated as if: {why}"]
 
 
 def _mixed(plan: Plan, model: Model, gpu: Gpu, trace: Trace) -> Deployment:

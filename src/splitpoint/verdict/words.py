@@ -24,6 +24,7 @@ def spoken(
     claims: tuple[Claim, ...],
     turned_by: tuple[str, ...],
     guessed: tuple[str, ...],
+    time_band: float,
     by_load: Sequence[tuple[str, str]],
     fewest: Mapping[str, int],
     rejected: Sequence[Rejected],
@@ -32,7 +33,8 @@ def spoken(
 
     `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use;
     `fewest`: the fewest GPUs on which each arm was seen to hold it; `turned_by`: assumed numbers
-    whose error is enough to turn the verdict, the nearest first; `guessed`: others it depends on.
+    whose error is enough to turn the verdict, the nearest first; `guessed`: others it depends on;
+    `time_band`: the factor that step times may be off by.
     """
     final = comparisons[-1]
     if split is None and mixed is None:
@@ -51,6 +53,8 @@ def spoken(
         )
     if turned_by:
         reasons.append(f"within the error of what it assumes: {turned_by[0]}")
+    if final.by == "SLO" and split is not None and mixed is not None:
+        reasons += _at_the_limit(split, mixed, plan, time_band)
     if fewest:
         counts = ", ".join(f"{arm} {number}" for arm, number in fewest.items())
         reasons.append(f"fewest GPUs that were seen to hold the SLO: {counts}")
@@ -107,12 +111,10 @@ def _headline(
         present = [point for point in (split, mixed) if point is not None]
         nearest = best(present, plan.slo)
         assert nearest is not None
-        times = excess(nearest, plan.slo)
-        factor = f"{times:.2g}" if times < 10 else count(times)
         return (
             f"Neither: no deployment that was tried on {gpus(nearest.gpus)} holds {under} under "
-            f"{asked}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, over it by a "
-            f"factor of {factor}"
+            f"{asked}; {nearest.name.removesuffix(f' @ {load}')} comes nearest, "
+            f"{_short_of(nearest, plan)}"
         )
     # A workload of single tokens has no pace.
     pace = f", {chosen.interactivity:.0f} tok/s/user" if chosen.interactivity else ""
@@ -127,6 +129,29 @@ def _headline(
         "either": f"Either: split and mixed tie; {name} holds {under} with {numbers}",
     }
     return words[choice]
+
+
+def _at_the_limit(split: Point, mixed: Point, plan: Plan, band: float) -> list[str]:
+    """That the error of step times is enough to give or take the SLO that one arm alone meets."""
+    taken = {"split": excess(split, plan.slo), "mixed": excess(mixed, plan.slo)}
+    near = [f"{arm} {times:.3g}" for arm, times in taken.items() if 1 / band <= times <= band]
+    if not near:
+        return []
+    return [
+        f"at the limit: of what the SLO allows (the worse of TTFT and TPOT) {' and '.join(near)} "
+        f"times are taken, and step times may be off by a factor of {band:.3g}: measure before "
+        "deciding"
+    ]
+
+
+def _short_of(point: Point, plan: Plan) -> str:
+    """How far a point is from the SLO."""
+    times = excess(point, plan.slo)
+    if times <= 1:
+        return f"but {percent(1 - point.success)} of its requests fail"
+    if times < 2:
+        return f"over it by {percent(times - 1)}"
+    return f"over it by a factor of {f'{times:.2g}' if times < 10 else count(times)}"
 
 
 def _missing(point: Point, plan: Plan) -> str:

@@ -149,7 +149,10 @@ def from_config(
     if outer.problems:
         raise PlanError(where, _told(outer.problems))
     _judge(keys, where, kind, known)
-    return model
+    if known:
+        return model
+    family = f"model_type {shown(kind)} is not known" if kind else "no model_type"
+    return replace(model, inferred=(f"{family}: taken for a plain decoder, as all its keys are",))
 
 
 def _told(problems: list[str]) -> str:

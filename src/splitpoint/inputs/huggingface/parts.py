@@ -51,7 +51,8 @@ def attention(keys: Keys) -> Attention:
     if width is None:
         hidden = keys.count("hidden_size", "n_embd")
         width = hidden // heads
-        if hidden % heads:
+        # What is missing or wrong was said already.
+        if hidden % heads and not keys.problems:
             keys.problem("head_dim", f"missing, and {hidden} does not divide by {heads} heads")
             width = 1
     norm = keys.flag("use_qk_norm", "qk_norm", default=kind.startswith(QK_NORM))
@@ -71,7 +72,7 @@ def attention(keys: Keys) -> Attention:
 def _kv_heads(keys: Keys, heads: int) -> int:
     names = ("num_key_value_heads", "num_attention_groups", "multi_query_group_num")
     found = keys.count(*names, default=heads)
-    if found > heads or heads % found:
+    if (found > heads or heads % found) and not keys.problems:
         keys.problem(names[0], f"{heads} query heads do not divide by {found} key-value heads")
     return found
 
