@@ -91,3 +91,15 @@ def test_of_splits_that_hold_a_rate_the_one_with_most_room_comes_first() -> None
     assert len({f"{e.rate_gpu:.2g}" for e in able}) == 1
     assert found.chosen[0].strain == min(e.strain for e in able)
     assert found.chosen[0].strain < min(able, key=lambda e: e.tpot).strain
+
+
+def test_of_splits_that_are_too_slow_those_that_serve_most_are_tried() -> None:
+    # An overload: whoever starves its decode side has the best pace and the least use.
+    load = small.load(1000.0, isl=12_000, osl=200)
+    instances = [small.ready(), small.ready(Topology(tp=2)), small.ready(Topology(tp=4))]
+    found = matched(load, SLO, mixed=(), apart=instances, gpus=6, all_gpus=True, per_arm=3)
+    level = [e for e in (*found.chosen, *found.pruned) if e.gpus == 6]
+    most = max(e.rate for e in level)
+    assert not any(e.feasible for e in level)
+    assert min(e.tpot for e in level) < min(e.tpot for e in level if e.rate > 0.9 * most)
+    assert all(e.rate > 0.9 * most for e in found.chosen)

@@ -9,7 +9,7 @@ from splitpoint.inputs.plan import EnginePlan, Plan, Search
 from splitpoint.inputs.workload import Slo, Workload
 from splitpoint.search.world import candidate_of
 from splitpoint.verdict.case import Case, case_of, trial_of
-from splitpoint.verdict.trials import Field, neighbours
+from splitpoint.verdict.trials import Field, fewer, neighbours
 from tests.search import small
 
 TWO = Topology(tp=2)
@@ -69,3 +69,20 @@ def test_a_mixed_deployment_changes_its_budget_and_its_width() -> None:
 @pytest.mark.parametrize("budget", [2048])
 def test_a_budget_that_the_plan_sets_stays(budget: int) -> None:
     assert names(("mixed", TWO, 4), budget=budget) == {"8xTP1 budget=2048"}
+
+
+def test_fewer_gpus_are_tried_with_each_token_budget() -> None:
+    small_budget = small.ready(budget=512)
+    wide = known()
+    field = Field(
+        trials=(),
+        rejected=(),
+        apart=wide.apart,
+        together=((*wide.apart, small_budget, small.ready(TWO, 512)),),
+    )
+    found = [trial.candidate for trial in fewer(case(), field, 0, 2, 0.0)]
+    mixed = [one.instances[0] for one in found if not one.deployment.split]
+    budgets: dict[Topology, set[int | None]] = {}
+    for ready in mixed:
+        budgets.setdefault(ready.topology, set()).add(ready.engine.batched_tokens)
+    assert budgets and all(each == {512, 2048} for each in budgets.values())

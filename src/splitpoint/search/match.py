@@ -142,14 +142,20 @@ def _by_rate(estimate: Estimate) -> tuple[bool, float, float]:
     return not estimate.feasible, -rate, estimate.strain
 
 
-def _by_pace(estimate: Estimate) -> tuple[bool, float, float]:
-    """Feasible first, then by TPOT to two digits, then by rate."""
-    return not estimate.feasible, float(f"{estimate.tpot:.2g}"), -estimate.rate
+def _by_pace(estimate: Estimate) -> tuple[float, float, float]:
+    """By what is served, then by TPOT to two digits, then by strain."""
+    return _unserved(estimate), float(f"{estimate.tpot:.2g}"), estimate.strain
 
 
-def _by_first_token(estimate: Estimate) -> tuple[bool, float, float]:
-    """Feasible first, then by TTFT to two digits, then by rate."""
-    return not estimate.feasible, float(f"{estimate.ttft:.2g}"), -estimate.rate
+def _by_first_token(estimate: Estimate) -> tuple[float, float, float]:
+    """By what is served, then by TTFT to two digits, then by strain."""
+    return _unserved(estimate), float(f"{estimate.ttft:.2g}"), estimate.strain
+
+
+def _unserved(estimate: Estimate) -> float:
+    """Lowest where a deployment is feasible, else the lower the more it serves: one that starves a
+    side is quick with the few requests that pass."""
+    return -np.inf if estimate.feasible else -float(f"{estimate.rate:.2g}")
 
 
 def _best(estimates: Sequence[Estimate], count: int) -> list[Estimate]:

@@ -90,7 +90,8 @@ def field(case: Case, space: Space) -> Field:
 
 def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> tuple[Trial, ...]:
     """The most promising trials of each arm on at most `gpus` GPUs, estimated with the share of
-    cached input tokens that simulations showed."""
+    cached input tokens that simulations showed; mixed ones with each of their token budgets, which
+    only a simulation tells apart."""
     seen = case.loads[load]
     choice = matched(
         replace(seen, profile=calibrated(seen.profile, hit_share)),
@@ -101,7 +102,12 @@ def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> t
         all_gpus=True,
         per_arm=PER_ARM_FEWER,
     )
-    return tuple(t for estimate in choice.chosen for t in _routed(case, _parts(estimate), load))
+    return tuple(
+        trial
+        for estimate in choice.chosen
+        for parts in _budgets(estimate, known.together[load])
+        for trial in _routed(case, parts, load)
+    )
 
 
 def neighbours(case: Case, known: Field, trial: Trial) -> tuple[Trial, ...]:
@@ -234,6 +240,18 @@ def _parts(estimate: Estimate) -> Parts:
     return [
         ("prefill", estimate.first, estimate.firsts),
         ("decode", estimate.decode, estimate.decodes),
+    ]
+
+
+def _budgets(estimate: Estimate, mixed: Sequence[Instance]) -> list[Parts]:
+    """An estimate's deployment; a mixed one with every token budget that its instance has."""
+    if estimate.decode is not None:
+        return [_parts(estimate)]
+    now = estimate.first
+    return [
+        [("mixed", other, estimate.firsts)]
+        for other in mixed
+        if other.topology == now.topology and other.engine.drafts == now.engine.drafts
     ]
 
 
