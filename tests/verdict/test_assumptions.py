@@ -1,9 +1,14 @@
 """What a verdict is said to rest on."""
 
+import pytest
 from msgspec.structs import replace
 
-from splitpoint.search.world import candidate_of
-from splitpoint.verdict.assumptions import rests_on
+from splitpoint.inputs.deployment import Topology
+from splitpoint.search.world import candidate_of, world
+from splitpoint.sim import simulate
+from splitpoint.timing.efficiency import peak, seconds
+from splitpoint.timing.operators import step_operators
+from splitpoint.verdict.assumptions import assumptions, mean_steps, rests_on
 from splitpoint.verdict.turnover import Flip, Knob, Turnover
 from tests.search import small
 from tests.timing.test_fitted import FITTED
@@ -35,3 +40,28 @@ def test_a_fit_says_how_far_its_step_times_may_be_off() -> None:
     # What the results do not determine is as predicted, and as far off as a prediction.
     found = Turnover(now="mixed", requests=1, flips=(flip("decode time", 1.2),))
     assert rests_on(found, [one])
+
+
+def test_the_shares_of_the_roofline_are_those_of_the_steps_that_ran() -> None:
+    wide = small.ready(Topology(tp=2))
+    one = candidate_of([("prefill", wide, 1), ("decode", small.ready(), 1)], "round_robin")
+    load = small.load(isl=4000)
+    run = simulate(world(one, small.model(), small.h20(), tokens=4000), load.trace, seed=0)
+    prefill, decode = mean_steps(one, run, load.profile)
+    assert (prefill.name, decode.name) == ("prefill of TP2", "decode of TP1")
+    assert prefill.batch.prefill[0] == 2048 and decode.batch.decode[0] >= 1
+    figures = assumptions([one], [prefill, decode], [], small.model(), small.h20())
+    shares = {figure.name: figure.value for figure in figures if figure.name.endswith("reached")}
+    # Of the attention of a prompt, one kernel a layer.
+    (attention,) = (
+        operator
+        for operator in step_operators(small.model(), wide.topology, wide.engine, prefill.batch)
+        if operator.kind == "prefill_attention"
+    )
+    taken = seconds(attention, small.h20(), "vllm")[0]
+    flops = attention.count * attention.flops[0]
+    told = shares["prefill attention (bf16), prefill of TP2: share of compute reached"]
+    assert told == pytest.approx(flops / peak(small.h20(), "bf16") / taken)
+    assert "decode attention (bf16), decode of TP1: share of bandwidth reached" in shares
+    assert not any("decode attention (bf16), prefill" in name for name in shares)
+    assert all(0 < share <= 1 for share in shares.values())

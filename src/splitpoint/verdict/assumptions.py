@@ -4,19 +4,21 @@ it; and which assumed ones the verdict would turn on."""
 from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
-import numpy as np
-
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.model import Model
+from splitpoint.inputs.model import Dtype, Model
 from splitpoint.metrics import THROUGHPUT_NOISE
+from splitpoint.record import Record
+from splitpoint.run import Run
 from splitpoint.search.instance import Instance
+from splitpoint.search.loads import Profile
 from splitpoint.search.world import Candidate
 from splitpoint.timing import drafts
 from splitpoint.timing.bake import shown
-from splitpoint.timing.efficiency import inherited, surface
-from splitpoint.timing.operators import Batch, step_operators
+from splitpoint.timing.efficiency import inherited, peak, seconds, surface
+from splitpoint.timing.operators import Batch, Kind, Operator, step_operators
 from splitpoint.timing.transfer import LinkSpec
 from splitpoint.verdict.answer import Figure, Origin
+from splitpoint.verdict.conditions import decode_batch, prefill_batch
 from splitpoint.verdict.turnover import Turnover
 
 # How far a prediction may be off before a flip counts as resting on it, where the source of a
@@ -31,12 +33,37 @@ Part = Literal["prefill", "decode"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 
+class Step(Record, frozen=True, kw_only=True):
+    """A step as a run had it on average, and the instance that ran it."""
+
+    name: str
+    instance: Instance
+    batch: Batch
+
+
+def mean_steps(candidate: Candidate, run: Run, profile: Profile) -> list[Step]:
+    """The prefill and the decode step of a deployment's run."""
+    steps = []
+    for pool, ready in zip(candidate.deployment.pools, candidate.instances, strict=True):
+        if pool.role != "decode":
+            batch = prefill_batch(ready, run, profile)
+            steps.append(Step(name=f"prefill of {ready.topology}", instance=ready, batch=batch))
+        if pool.role != "prefill":
+            batch = decode_batch(run, profile, pool.replicas * pool.topology.dp)
+            steps.append(Step(name=f"decode of {ready.topology}", instance=ready, batch=batch))
+    return steps
+
+
 def assumptions(
-    candidates: Sequence[Candidate], links: Sequence[LinkSpec], model: Model, gpu: Gpu
+    candidates: Sequence[Candidate],
+    steps: Sequence[Step],
+    links: Sequence[LinkSpec],
+    model: Model,
+    gpu: Gpu,
 ) -> tuple[Figure, ...]:
-    """The figures that these deployments rest on, each once."""
+    """The figures that these deployments and their mean steps rest on, each once."""
     figures: dict[str, Figure] = {}
-    for figure in _all(candidates, links, model, gpu):
+    for figure in _all(candidates, steps, links, model, gpu):
         figures.setdefault(figure.name, figure)
     return tuple(figures.values())
 
@@ -103,13 +130,17 @@ def _pool_band(candidates: Sequence[Candidate]) -> float:
 
 
 def _all(
-    candidates: Sequence[Candidate], links: Sequence[LinkSpec], model: Model, gpu: Gpu
+    candidates: Sequence[Candidate],
+    steps: Sequence[Step],
+    links: Sequence[LinkSpec],
+    model: Model,
+    gpu: Gpu,
 ) -> Iterator[Figure]:
     instances = [ready for candidate in candidates for ready in candidate.instances]
     for ready in instances:
         yield from _rungs(ready)
-    for ready in instances:
-        yield from _shares(ready, model, gpu)
+    for step in steps:
+        yield from _shares(step, model, gpu)
     for ready in instances:
         if ready.engine.drafts:
             words = drafts.origin(ready.engine, model)
@@ -195,31 +226,37 @@ def _fitted(ready: Instance) -> Iterator[Figure]:
         yield Figure(name=name, value=value, unit=unit, origin=origin_of(known), source=known)
 
 
-def _shares(ready: Instance, model: Model, gpu: Gpu) -> Iterator[Figure]:
-    """The share of the roofline that each kind of operator of the model reaches."""
-    one = np.ones(1)
-    batch = Batch(decode=one, context=one, prefill=one, pairs=one, rows=one)
+def _shares(step: Step, model: Model, gpu: Gpu) -> Iterator[Figure]:
+    """The share of the roofline that each kind of operator reaches in a step, of the bound that
+    it is nearer to: sum FLOPs / peak, or sum bytes / bandwidth, over its seconds."""
+    ready, engine = step.instance, step.instance.engine.name
     if ready.engine.kernels == "measured":
         rests = shown(model, gpu, ready.topology, ready.engine)
-        for step, part in (("decode", rests.decode), ("prefill", rests.prefill)):
+        for name, part in (("decode", rests.decode), ("prefill", rests.prefill)):
             yield Figure(
-                name=f"GPU time of a {step} step by measured kernels",
+                name=f"GPU time of a {name} step by measured kernels",
                 value=part.share,
                 unit="share",
                 origin="measured",
                 source=ready.curve.origin,
             )
+    alike: dict[tuple[Kind, Dtype], list[Operator]] = {}
+    for operator in step_operators(model, ready.topology, ready.engine, step.batch):
+        alike.setdefault((operator.kind, operator.dtype), []).append(operator)
     note = f", taken over to {gpu.name} from its architecture" if inherited(gpu) else ""
-    for operator in step_operators(model, ready.topology, ready.engine, batch):
-        found = surface(gpu, operator.kind, operator.dtype, ready.engine.name)
-        words = operator.kind.replace("_", " ")
-        # A surface that another GPU was measured for is an assumption about this one.
-        origin: Origin = "assumed" if inherited(gpu) else origin_of(found.origin)
-        for bound, share in (("compute", found.compute), ("bandwidth", found.bandwidth)):
-            yield Figure(
-                name=f"{words} ({operator.dtype}): share of {bound} reached",
-                value=share,
-                unit="share",
-                origin=origin,
-                source=found.origin + note,
-            )
+    for (kind, dtype), operators in alike.items():
+        taken = sum(float(seconds(o, gpu, engine).sum()) for o in operators)
+        if not taken:
+            continue
+        compute = sum(float(o.count * o.flops.sum()) for o in operators) / peak(gpu, dtype)
+        memory = sum(float(o.count * o.bytes.sum()) for o in operators) / gpu.bandwidth
+        source = surface(gpu, kind, dtype, engine).origin
+        yield Figure(
+            name=f"{kind.replace('_', ' ')} ({dtype}), {step.name}: share of "
+            f"{'compute' if compute > memory else 'bandwidth'} reached",
+            value=max(compute, memory) / taken,
+            unit="share",
+            # A surface that another GPU was measured for is an assumption about this one.
+            origin="assumed" if inherited(gpu) else origin_of(source),
+            source=source + note,
+        )

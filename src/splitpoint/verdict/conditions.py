@@ -38,16 +38,26 @@ def intensity(model: Model, gpu: Gpu, instance: Instance, batch: Batch) -> Inten
     return Intensity(step=flops / moved, ridge=flops / compute / gpu.bandwidth)
 
 
+def prefill_batch(instance: Instance, run: Run, profile: Profile) -> Batch:
+    """A step of a mean prompt after the cache hits that the run had."""
+    new = max(profile.isl * (1 - metrics.pool_load(run, 0).hit_share), 1.0)
+    step = min(new, instance.engine.batched_tokens or new)
+    # The mean query of the new tokens attends all that was cached and half of the new ones.
+    return _batch(prefill=step, pairs=step * (profile.isl - new / 2))
+
+
+def decode_batch(run: Run, profile: Profile, ranks: int) -> Batch:
+    """A step of the sequences that decoded together on each of the ranks on average."""
+    sequences = max(metrics.mean_decoding(run) / ranks, 1.0)
+    return _batch(decode=sequences, context=sequences * profile.context)
+
+
 def prefill_bound(
     model: Model, gpu: Gpu, instance: Instance, run: Run, profile: Profile
 ) -> Condition:
     """Whether prefill steps are compute-bound after the cache hits that the run had."""
-    hit_share = metrics.pool_load(run, 0).hit_share
-    new = max(profile.isl * (1 - hit_share), 1.0)
-    budget = instance.engine.batched_tokens or new
-    step = min(new, budget)
-    # The mean query of the new tokens attends all that was cached and half of the new ones.
-    batch = _batch(prefill=step, pairs=step * (profile.isl - new / 2))
+    batch = prefill_batch(instance, run, profile)
+    step, hit_share = float(batch.prefill[0]), metrics.pool_load(run, 0).hit_share
     found = intensity(model, gpu, instance, batch)
     return _condition(
         name="prefill is compute-bound",
@@ -62,8 +72,8 @@ def decode_bound(
     model: Model, gpu: Gpu, instance: Instance, run: Run, profile: Profile, ranks: int
 ) -> Condition:
     """Whether decode steps are memory-bound at the batch that the run had."""
-    sequences = max(metrics.mean_decoding(run) / ranks, 1.0)
-    batch = _batch(decode=sequences, context=sequences * profile.context)
+    batch = decode_batch(run, profile, ranks)
+    sequences = float(batch.decode[0])
     found = intensity(model, gpu, instance, batch)
     return _condition(
         name="decode is memory-bound",

@@ -37,7 +37,13 @@ from splitpoint.verdict.answer import (
     Wall,
     WorkloadSummary,
 )
-from splitpoint.verdict.assumptions import assumptions, guessed_acceptance, rests_on, time_band
+from splitpoint.verdict.assumptions import (
+    assumptions,
+    guessed_acceptance,
+    mean_steps,
+    rests_on,
+    time_band,
+)
 from splitpoint.verdict.case import Case, Progress, Trial, case_of, job_of
 from splitpoint.verdict.claims import claims, ratio_claim
 from splitpoint.verdict.compare import Winner, best, comparison
@@ -361,7 +367,8 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
     made: tuple[Claim, ...] = ()
     resting: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    candidates = [tried.trials[p.name].candidate for p in (split, mixed) if p is not None]
+    present = [p for p in (split, mixed) if p is not None]
+    candidates = [tried.trials[p.name].candidate for p in present]
     if split is not None and mixed is not None:
         expected = comparisons[-1].winner
         turned = _turnover(case, load, tried.trials[split.name], tried.trials[mixed.name], expected)
@@ -375,6 +382,11 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             )
         ratio = ratio_claim(_same_shape(rivals.split, split), mixed, split)
         made = (*made, ratio) if ratio is not None else made
+    steps = [
+        step
+        for p, candidate in zip(present, candidates, strict=True)
+        for step in mean_steps(candidate, runs[p.name], load.profile)
+    ]
     links = [spec for c in candidates if (spec := _link(case, c, load)) is not None]
     return Reached(
         verdict=spoken(
@@ -394,7 +406,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             rejected=tried.rejected,
         ),
         walls=side_walls,
-        assumptions=assumptions(candidates, links, case.model, case.gpu),
+        assumptions=assumptions(candidates, steps, links, case.model, case.gpu),
         notes=notes,
     )
 
