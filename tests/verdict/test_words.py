@@ -37,7 +37,7 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
     assert found.rests_on == ("decode time: x 1.03", "prefill time: x 1.2", "draft acceptance")
 
 
-def verdict(split: Point, mixed: Point) -> Verdict:
+def verdict(split: Point, mixed: Point, fewest: dict[str, Point] | None = None) -> Verdict:
     """The verdict between two points, step times being known within a quarter."""
     return spoken(
         plan=Plan(model="m", gpu="g", gpus=8, workload=Workload(isl=1, osl=1, rate=1.0), slo=SLO),
@@ -52,7 +52,7 @@ def verdict(split: Point, mixed: Point) -> Verdict:
         guessed=(),
         time_band=1.25,
         by_load=(),
-        fewest={},
+        fewest=fewest or {},
         rejected=(),
     )
 
@@ -80,3 +80,14 @@ def test_the_nearest_miss_is_never_a_factor_of_one() -> None:
     assert verdict(split, late).headline.endswith("mixed comes nearest, over it by 4.0%")
     failing = replace(late, ttft=flat(1.0), success=0.998)
     assert verdict(split, failing).headline.endswith("but 0.2% of its requests fail")
+
+
+def test_an_arm_that_holds_the_slo_nowhere_is_told_with_its_nearest_miss() -> None:
+    # On more GPUs than those of the comparison, where the other arm alone holds.
+    split = made("split", prefill=4, decode=3)
+    late = replace(made("wide", prefill=8, meets=False), ttft=flat(1.08 * SLO.ttft_s))
+    found = verdict(
+        split, made("narrow", prefill=7, meets=False), fewest={"split": split, "mixed": late}
+    )
+    told = "split 7, mixed none (wide comes nearest, over it by 8.0%, on 8 GPUs)"
+    assert f"fewest GPUs that were seen to hold the SLO: {told}" in found.reasons

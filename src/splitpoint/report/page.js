@@ -9,7 +9,7 @@
       gridColor: ink, gridOpacity: 0.14, domainColor: ink, domainOpacity: 0.45, tickColor: ink,
       tickOpacity: 0.45, labelColor: ink, titleColor: ink, titleFontWeight: "normal",
     },
-    legend: { labelColor: ink, orient: "top", labelLimit: 320 },
+    legend: { labelColor: ink, orient: "top", labelLimit: 320, columns: innerWidth < 560 ? 2 : 4 },
     text: { color: ink },
     rule: { color: ink },
     view: { stroke: null },

@@ -402,7 +402,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             guessed=guessed_acceptance(candidates, case.model),
             time_band=time_band(candidates),
             by_load=_by_load(case, tried),
-            fewest=_holding(tried, load),
+            fewest=_fewest_held(tried, load, slo),
             rejected=tried.rejected,
         ),
         walls=side_walls,
@@ -411,14 +411,17 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
     )
 
 
-def _holding(tried: Tried, load: Load) -> dict[str, int]:
-    """The fewest GPUs on which each arm was seen to meet the SLO, by arm."""
-    able = [found for found in tried.under(load.label) if found.meets_slo]
+def _fewest_held(tried: Tried, load: Load, slo: Slo) -> dict[str, Point]:
+    """By arm what meets the SLO on the fewest GPUs that were seen, or comes nearest to it."""
     arms = {"split": True, "mixed": False}
-    counts = {
-        arm: [p.gpus for p in able if p.deployment.split is split] for arm, split in arms.items()
-    }
-    return {arm: min(gpus) for arm, gpus in counts.items() if gpus}
+    found = {}
+    for arm, split in arms.items():
+        ours = [p for p in tried.under(load.label) if p.deployment.split is split]
+        able = [p.gpus for p in ours if p.meets_slo]
+        top = best([p for p in ours if not able or p.gpus == min(able)], slo)
+        if top is not None:
+            found[arm] = top
+    return found
 
 
 def _sole(case: Case, tried: Tried, load: Load, rivals: Rivals) -> Point | None:

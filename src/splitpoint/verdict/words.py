@@ -26,15 +26,15 @@ def spoken(
     guessed: tuple[str, ...],
     time_band: float,
     by_load: Sequence[tuple[str, str]],
-    fewest: Mapping[str, int],
+    fewest: Mapping[str, Point],
     rejected: Sequence[Rejected],
 ) -> Verdict:
     """The verdict on the last comparison, each arm at its best routing.
 
     `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use;
-    `fewest`: the fewest GPUs on which each arm was seen to hold it; `turned_by`: assumed numbers
-    whose error is enough to turn the verdict, the nearest first; `guessed`: others it depends on;
-    `time_band`: the factor that step times may be off by.
+    `fewest`: by arm what holds it on the fewest GPUs, or comes nearest to it; `turned_by`: assumed
+    numbers whose error is enough to turn the verdict, the nearest first; `guessed`: others it
+    depends on; `time_band`: the factor that step times may be off by.
     """
     final = comparisons[-1]
     if split is None and mixed is None:
@@ -55,8 +55,8 @@ def spoken(
         reasons.append(f"within the error of what it assumes: {turned_by[0]}")
     if final.by == "SLO" and split is not None and mixed is not None:
         reasons += _at_the_limit(split, mixed, plan, time_band)
-    if fewest:
-        counts = ", ".join(f"{arm} {number}" for arm, number in fewest.items())
+    if any(point.meets_slo for point in fewest.values()):
+        counts = ", ".join(f"{arm} {_count(point, plan)}" for arm, point in fewest.items())
         reasons.append(f"fewest GPUs that were seen to hold the SLO: {counts}")
     reasons += [
         f"at equal routing ({found.routing}): {found.words}"
@@ -129,6 +129,13 @@ def _headline(
         "either": f"Either: split and mixed tie; {name} holds {under} with {numbers}",
     }
     return words[choice]
+
+
+def _count(point: Point, plan: Plan) -> str:
+    """The GPUs of a point that holds the SLO, else how near it comes."""
+    if point.meets_slo:
+        return str(point.gpus)
+    return f"none ({point.name} comes nearest, {_short_of(point, plan)}, on {gpus(point.gpus)})"
 
 
 def _at_the_limit(split: Point, mixed: Point, plan: Plan, band: float) -> list[str]:

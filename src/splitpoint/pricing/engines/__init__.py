@@ -80,9 +80,9 @@ def _drafting(engine: Engine, model: Model) -> Engine:
         return engine
     method = method_of(engine, model)
     if method != "ngram" and not draft_layers(engine, model):
-        has = method_of(Engine(), model)
+        hint = f"{method_of(Engine(), model)}, or name a draft_model"
         raise PlanError(
-            "engine.draft_method", f"{model.name} does not draft by {engine.draft_method}", has
+            "engine.draft_method", f"{model.name} does not draft by {engine.draft_method}", hint
         )
     # vLLM 0.32 says at start-up that n-gram drafts turn asynchronous scheduling off.
     overlapped = engine.async_scheduling and not (engine.name == "vllm" and method == "ngram")
