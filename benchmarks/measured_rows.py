@@ -523,7 +523,13 @@ def _released(load: _Load) -> dict[str, object]:
 
 
 def _defaults(engine: EngineName, load: _Load) -> Engine:
-    settings = Engine(name=engine, prefix_caching=False, max_len=load.isl + load.osl + 64)
+    # Every row of vLLM is older than its sums by FlashInfer (0.29).
+    settings = Engine(
+        name=engine,
+        prefix_caching=False,
+        max_len=load.isl + load.osl + 64,
+        flashinfer_sums=False,
+    )
     if engine != "sglang":
         return settings
     # Of the nightly images only those of April 2026 are later than 0.5.9.

@@ -34,6 +34,8 @@ SHARED: dict[str, Any] = {
     "state_dtype": "bf16",
     "prefix_caching": False,
     "max_len": 10240,
+    # Of the image, main of 2026-08-25; releases have it from 0.29 on.
+    "flashinfer_sums": True,
 }
 # Published ends: interactivity at one user, and at 2,560; total tokens per second and GPU there.
 FIRST_USER, LAST_USER, LAST_TOTAL = 182.1, 13.5, 5000.0

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, Topology
@@ -133,6 +134,19 @@ def test_the_published_prefill_instance_produces_and_captures_what_was_priced() 
     assert flag(prefill, "--max-num-batched-tokens") == "16384"
     assert json.loads(flag(prefill, "--compilation-config"))["cudagraph_mode"] == "PIECEWISE"
     assert json.loads(flag(prefill, "--kv-transfer-config"))["kv_role"] == "kv_producer"
+
+
+def test_sums_by_flashinfer_are_told_only_where_the_plan_tells_them() -> None:
+    def told(sums: bool | None) -> set[str]:
+        pool = sample.pool("mixed", 1)
+        pool = replace(pool, engine=replace(pool.engine, flashinfer_sums=sums))
+        files = vllm.files(serving("m", GB300, Deployment(pools=(pool,))))
+        lines = {line for text in files.values() for line in text.splitlines()}
+        return {line for line in lines if "VLLM_ALLREDUCE_USE_FLASHINFER" in line}
+
+    assert told(None) == set()
+    assert told(False) == {"export VLLM_ALLREDUCE_USE_FLASHINFER=0"}
+    assert told(True) == {"export VLLM_ALLREDUCE_USE_FLASHINFER=1"}
 
 
 def test_each_rank_listens_on_a_side_channel_port_of_its_own() -> None:

@@ -178,8 +178,8 @@ def test_a_shared_bus_crowds() -> None:
 @given(size=st.floats(1.0, 1e9), ranks=st.sampled_from([2, 4, 8]))
 def test_leaving_the_domain_is_never_faster(size: float, ranks: int) -> None:
     exchange = Exchange(name="x", pattern="all_reduce", bytes=np.array([size]), ranks=ranks)
-    near = seconds(exchange, GPU, "vllm")[0]
-    far = seconds(exchange, replace(GPU, domain=1), "vllm")[0]
+    near = seconds(exchange, GPU, ENGINE)[0]
+    far = seconds(exchange, replace(GPU, domain=1), ENGINE)[0]
     assert 0 < near < far
 
 
@@ -189,7 +189,7 @@ def test_a_hierarchy_sends_each_part_once_over_the_network() -> None:
     inside = link_speed(GPU.inside, "hopper", "all_gather", "vllm")
     by_hand = message_seconds(outside, "all_gather", np.array([1e9 / 8]), 2, 5e10)[0]
     by_hand += message_seconds(inside, "all_gather", np.array([1e9]), 8, 4e11)[0]
-    assert seconds(exchange, GPU, "vllm")[0] == pytest.approx(by_hand)
+    assert seconds(exchange, GPU, ENGINE)[0] == pytest.approx(by_hand)
 
 
 def test_an_engine_with_a_kernel_of_its_own_has_its_own_all_reduce() -> None:
@@ -216,5 +216,40 @@ def test_peers_that_meet_in_the_host_sum_up_as_a_user_measured() -> None:
     gpu = facts.gpu("RTX PRO 6000 Server")
     gpu = replace(gpu, inside=replace(gpu.inside, kind="pcie_host"))
     sizes = np.array([1310720.0, 16777216.0])
-    taken = seconds(Exchange(name="sum", pattern="all_reduce", bytes=sizes, ranks=2), gpu, "vllm")
+    taken = seconds(Exchange(name="sum", pattern="all_reduce", bytes=sizes, ranks=2), gpu, ENGINE)
     assert taken == pytest.approx([90.59e-6, 1051.83e-6], rel=0.05)
+
+
+def test_vllm_sums_by_flashinfers_kernels_from_029_on_as_fast_as_their_authors_measured() -> None:
+    # vllm-project/vllm#53318, GB300 in one NVLink domain: bytes, ranks, microseconds.
+    gpu, measured = (
+        facts.gpu("GB300"),
+        ((64, 2, 146.95), (80, 4, 209.26), (64, 8, 180.87), (8, 16, 36.92)),
+    )
+    engine = replace(ENGINE, version="0.29.0")
+    for mib, ranks, us in measured:
+        size = np.array([mib * 2.0**20])
+        exchange = Exchange(name="sum", pattern="all_reduce", bytes=size, ranks=ranks)
+        assert seconds(exchange, gpu, engine)[0] == pytest.approx(us * 1e-6, rel=0.25)
+
+
+@pytest.mark.parametrize("name", ["B200", "GB200", "B300", "GB300"])
+def test_flashinfers_sums_are_the_faster_ones_inside_a_domain_up_to_a_limit(name: str) -> None:
+    gpu = facts.gpu(name)
+    sizes = np.array([2.0**14, 2.0**20, 2.0**27])
+    exchange = Exchange(name="sum", pattern="all_reduce", bytes=sizes, ranks=8)
+    new, old = (replace(ENGINE, version=version) for version in ("0.29.0", "0.28.0"))
+    quick, slow = (seconds(exchange, gpu, engine) for engine in (new, old))
+    assert (quick[:2] < slow[:2]).all() and quick[2] >= slow[2]
+    assert (np.diff(quick) > 0).all()
+    told, refused = replace(old, flashinfer_sums=True), replace(new, flashinfer_sums=False)
+    assert seconds(exchange, gpu, told) == pytest.approx(quick)
+    assert seconds(exchange, gpu, refused) == pytest.approx(slow)
+    apart = replace(gpu, domain=4)
+    assert seconds(exchange, apart, new) == pytest.approx(seconds(exchange, apart, old))
+    gathered = replace(exchange, pattern="all_gather")
+    assert seconds(gathered, gpu, new) == pytest.approx(seconds(gathered, gpu, old))
+    sglang = replace(new, name="sglang", version="0.5.14")
+    assert seconds(exchange, gpu, sglang) == pytest.approx(
+        seconds(exchange, gpu, replace(sglang, flashinfer_sums=True))
+    )

@@ -55,6 +55,8 @@ class Engine(Record, frozen=True, kw_only=True):
     `all_to_all`: tokens of data-parallel ranks are sent to their experts one by one (SGLang's
     `--moe-a2a-backend`, vLLM's `--all2all-backend`) or gathered on all ranks; None: as assumed in
     `timing.operators.exchanged`.
+    `flashinfer_sums`: vLLM's all-reduces are FlashInfer's (`VLLM_ALLREDUCE_USE_FLASHINFER`); None:
+    from 0.29 on, as there.
     `schedule_policy`: the order of SGLang's waiting queue (`--schedule-policy`), by arrival or
     longest cached prefix first. `mixed_chunk`: SGLang's decodes join the steps that prefill
     (`--enable-mixed-chunk`); as there, not with drafts.
@@ -85,6 +87,7 @@ class Engine(Record, frozen=True, kw_only=True):
     graph_padding: bool = True
     balance_steps: Steps = 0
     all_to_all: bool | None = None
+    flashinfer_sums: bool | None = None
     schedule_policy: SchedulePolicy = "fcfs"
     mixed_chunk: bool = False
     graph_mode: GraphMode = "full_and_piecewise"

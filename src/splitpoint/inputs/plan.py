@@ -79,6 +79,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     graph_padding: bool = True
     balance_steps: Steps = 0
     all_to_all: bool | None = None
+    flashinfer_sums: bool | None = None
     schedule_policy: SchedulePolicy = "fcfs"
     mixed_chunk: bool = False
     graph_mode: GraphMode = "full_and_piecewise"

@@ -258,6 +258,9 @@ def _instance(made: Serving, instance: Instance, share: Share, nodes: int) -> st
             # NIXL moves a linear state in this layout only; models without one ignore it.
             "VLLM_SSM_CONV_STATE_LAYOUT": "DS",
         }
+    sums = instance.pool.engine.flashinfer_sums
+    if sums is not None:
+        exports["VLLM_ALLREDUCE_USE_FLASHINFER"] = str(int(sums))
     words = [tuple(_quote(w) for w in flag) for flag in flags(instance.pool, made.model)]
     words[0] = ("--served-model-name", '"$SERVED_NAME"')
     words += _spread(instance, share)

@@ -237,13 +237,25 @@ def _host_behind(
     at: float,
 ) -> Array:
     """Seconds by which the host is slower than the GPU it works beside in a decode step: to launch
-    what drafts, beside its kernels, or, where the host runs ahead of the GPU, to launch it and to
-    agree with other dp ranks' hosts, beside the whole step's `work`."""
+    what drafts, beside its kernels, or, where the host runs ahead of the GPU, to prepare a step, to
+    launch what drafts and to agree with other dp ranks' hosts, beside the whole step's `work`."""
     ahead = rules(engine, topology).overlapped
-    agreed = host.agreement_seconds(engine, model, gpu, topology) if ahead else 0.0
+    launches, busy = _drafting(model, gpu, topology, engine, _batch(decode, 0.0 * decode, at))
+    taken = host.launch_seconds(engine, gpu) * launches
+    if not ahead:
+        return np.asarray(np.maximum(taken - busy, 0.0)) if launches else np.zeros_like(decode)
+    taken = taken + host.agreement_seconds(engine, model, gpu, topology)
+    shown = work + host.gap(engine, decode)
+    return np.asarray(np.maximum(taken + host.preparation(engine, gpu, decode) - shown, 0.0))
+
+
+def _drafting(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch
+) -> tuple[int, Array]:
+    """Launches by which the host drafts in a decode step, and seconds that drafting takes the
+    GPU."""
     if not engine.drafts:
-        return np.maximum(agreed - work, 0.0) if agreed else np.zeros_like(decode)
-    batch = _batch(decode, np.zeros_like(decode), at)
+        return 0, np.zeros_like(batch.decode)
     items = _stage(model, topology, engine, batch, topology.pp - 1)
     drafting = [item for item in items if item.name.startswith("draft.")]
     operators = [item for item in drafting if isinstance(item, Operator)]
@@ -254,11 +266,8 @@ def _host_behind(
         attentions=sum(o.count for o in operators if o.kind.startswith("decode_")),
         passes=sum(o.count for o in operators if o.name == "draft.sampling"),
     )
-    if not launches and not agreed:
-        return np.zeros_like(decode)
-    busy = np.sum([_seconds(item, gpu, engine) for item in drafting], axis=0)
-    taken = host.launch_seconds(engine, gpu) * launches + agreed
-    return np.asarray(np.maximum(taken - (work if ahead else busy), 0.0))
+    nothing = np.zeros_like(batch.decode)
+    return launches, sum((_seconds(item, gpu, engine) for item in drafting), nothing)
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
@@ -396,7 +405,7 @@ def _stage(
 
 def _seconds(item: Operator | Exchange, gpu: Gpu, engine: Engine) -> Array:
     if isinstance(item, Exchange):
-        taken = collectives.seconds(item, gpu, engine.name)
+        taken = collectives.seconds(item, gpu, engine)
     else:
         taken = _kernel_seconds(item, gpu, engine)
     return np.maximum(taken - item.count * host.dependent(engine, gpu), 0.0)

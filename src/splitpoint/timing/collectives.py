@@ -20,6 +20,7 @@ from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.gpu import Gpu, Link
 from splitpoint.inputs.model import Attention, Experts, Latent, Layer, Model
 from splitpoint.pricing.caches import kv_dtype_of
+from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.record import Record
 from splitpoint.timing.operators import (
     ACTIVATION_BYTES,
@@ -31,8 +32,21 @@ from splitpoint.timing.operators import (
     later_pass,
     tokens,
 )
+from splitpoint.units import MIB
 
 Pattern = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send"]
+
+# vLLM sums by FlashInfer's kernels from 0.29 on (VLLM_ALLREDUCE_USE_FLASHINFER in envs.py of 0.28
+# and 0.29; in main since pull request 52998 of 2026-08-20) up to so many MiB, by GPU and ranks
+# (FI_ALLREDUCE_FUSION_MAX_SIZE_MB and FI_MNNVL_ALLREDUCE_MAX_SIZE_MB of 0.29, the latter measured
+# in pull request 53318). Hopper's limits are lower and its kernels others: not counted.
+FLASHINFER_SUMS = Version(0, 29)
+FLASHINFER_MIB: dict[str, dict[int, int]] = {
+    "B200": {2: 64, 4: 32, 8: 1},
+    "GB200": {2: 64, 4: 32, 8: 1, 16: 64},
+    "B300": {2: 64, 4: 80, 8: 64},
+    "GB300": {2: 64, 4: 80, 8: 64, 16: 8},
+}
 
 
 class Exchange(Record, frozen=True, kw_only=True):
@@ -167,7 +181,7 @@ def _pass_exchanges(
     )
 
 
-def seconds(exchange: Exchange, gpu: Gpu, engine: EngineName) -> Array:
+def seconds(exchange: Exchange, gpu: Gpu, engine: Engine) -> Array:
     """Seconds of all of an exchange's repetitions; 0 where nothing is sent."""
     span = exchange.ranks * exchange.stride
     if span <= gpu.domain:
@@ -213,11 +227,30 @@ def message_seconds(
     return np.asarray(speed.base + speed.hop * (ranks - 1) + wire)
 
 
-def _on(
-    link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int, engine: EngineName
-) -> Array:
-    speed = link_speed(link, gpu.architecture, exchange.pattern, engine)
-    return message_seconds(speed, exchange.pattern, size, ranks, link.bandwidth)
+def _on(link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int, engine: Engine) -> Array:
+    def taken(kernels: EngineName) -> Array:
+        speed = link_speed(link, gpu.architecture, exchange.pattern, kernels)
+        return message_seconds(speed, exchange.pattern, size, ranks, link.bandwidth)
+
+    limit = _flashinfer_bytes(exchange, gpu, engine)
+    if not limit:
+        return taken(engine.name)
+    # FlashInfer's kernels are TensorRT-LLM's, and as fast: 64 MiB over 8 GB300 take 180.9 us, 8 MiB
+    # over 16 take 36.9 (pull request 53318), in TensorRT-LLM's table 181.4 and 36.0.
+    # The limit is where they stop to be the faster ones.
+    quick = taken("trtllm")
+    return np.where(size <= limit, quick, np.maximum(quick, taken(engine.name)))
+
+
+def _flashinfer_bytes(exchange: Exchange, gpu: Gpu, engine: Engine) -> int:
+    """Bytes of the largest sum that vLLM leaves to FlashInfer; 0: none, as where ranks lie outside
+    one NVLink domain."""
+    told = engine.flashinfer_sums
+    uses = version_of(engine) >= FLASHINFER_SUMS if told is None else told
+    inside = exchange.ranks * exchange.stride <= gpu.domain
+    if engine.name != "vllm" or not uses or exchange.pattern != "all_reduce" or not inside:
+        return 0
+    return FLASHINFER_MIB.get(gpu.name, {}).get(exchange.ranks, 0) * MIB
 
 
 def _reduce(name: str, size: Array, ranks: int, count: int) -> Exchange:

@@ -92,12 +92,24 @@ def host_speed(engine: Engine) -> HostSpeed:
     return next(h for h in _all().hosts if h.engine == engine.name)
 
 
+def cpu_speed(gpu: Gpu) -> CpuSpeed:
+    """The speed of the CPU beside a GPU."""
+    return next(c for c in _all().cpus if c.cpu == gpu.cpu)
+
+
 def gap(engine: Engine, sequences: Array) -> Array:
     """Seconds between two steps with this many running sequences."""
     speed = host_speed(engine)
     if engine.async_scheduling:
         return np.asarray(speed.gap_async + speed.gap_sequence_async * sequences)
     return np.asarray(speed.gap + speed.gap_sequence * sequences)
+
+
+def preparation(engine: Engine, gpu: Gpu, sequences: Array) -> Array:
+    """Seconds in which the CPU beside a GPU schedules and prepares a step, beside the one before
+    where it runs ahead."""
+    speed = host_speed(engine)
+    return np.asarray(cpu_speed(gpu).launch * (speed.gap + speed.gap_sequence * sequences))
 
 
 def dependent(engine: Engine, gpu: Gpu) -> float:
@@ -128,8 +140,7 @@ def padded(engine: Engine, sequences: Array) -> Array:
 
 def launch_seconds(engine: Engine, gpu: Gpu) -> float:
     """Seconds in which the CPU beside a GPU launches one kernel outside a graph."""
-    cpu = next(c for c in _all().cpus if c.cpu == gpu.cpu)
-    return host_speed(engine).launch * cpu.launch
+    return host_speed(engine).launch * cpu_speed(gpu).launch
 
 
 def launch_floor(
