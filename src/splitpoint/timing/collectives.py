@@ -236,10 +236,10 @@ def _on(link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int, engin
     if not limit:
         return taken(engine.name)
     # FlashInfer's kernels are TensorRT-LLM's, and as fast: 64 MiB over 8 GB300 take 180.9 us, 8 MiB
-    # over 16 take 36.9 (pull request 53318), in TensorRT-LLM's table 181.4 and 36.0.
-    # The limit is where they stop to be the faster ones.
-    quick = taken("trtllm")
-    return np.where(size <= limit, quick, np.maximum(quick, taken(engine.name)))
+    # over 16 take 36.9 (pull request 53318), in TensorRT-LLM's table 181.4 and 36.0. The limits are
+    # where vLLM's own begin to be faster.
+    own = taken(engine.name)
+    return np.where(size <= limit, np.minimum(taken("trtllm"), own), own)
 
 
 def _flashinfer_bytes(exchange: Exchange, gpu: Gpu, engine: Engine) -> int:
