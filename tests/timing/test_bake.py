@@ -76,7 +76,7 @@ def test_a_decode_step_is_its_operators_at_any_context_past_the_windows(
     for n in (1, 2, 16, 32):  # captured sizes: no padding
         for length in (128, 1000, 50_000):
             step = batch(decode=n, context=n * length, rows=n)
-            gap = host.gap(WAITS, np.array([float(n)]))[0]
+            gap = host.gap(WAITS, GPU, np.array([float(n)]))[0]
             exact = gpu_seconds(model, GPU, topology, WAITS, step)[0] + gap
             table = (curve.decode[n] + curve.decode_context[n] * n * length) * PICO
             # A slope is whole picoseconds a token; an indexer is no line, which hardly shows here.
@@ -112,7 +112,7 @@ def test_a_prefill_step_is_its_operators_at_any_number_of_pairs(model: Model) ->
     new = 256
     for length in (128, 1000, 50_000):
         step = batch(prefill=new, pairs=new * length, rows=1)
-        gap = host.gap(ENGINE, np.ones(1))[0]
+        gap = host.gap(ENGINE, GPU, np.ones(1))[0]
         exact = gpu_seconds(model, GPU, ONE, ENGINE, step)[0] + gap
         floor = host.launch_floor(ENGINE, GPU, np.array([new + 0.0]), 0.0)[0]
         assert floor == 0.0
@@ -206,7 +206,7 @@ def test_a_slope_that_grows_as_chunks_shrink_is_a_price_of_the_prefix() -> None:
 def test_decode_pads_to_captured_sizes_and_runs_eager_past_them() -> None:
     engine = replace(ENGINE, max_seqs=100, max_graph=64)
     curve = step_curve(DENSE, GPU, ONE, engine)
-    work = curve.decode[1:] * PICO - host.gap(engine, np.arange(1.0, 101.0))
+    work = curve.decode[1:] * PICO - host.gap(engine, GPU, np.arange(1.0, 101.0))
     assert work[8] == pytest.approx(work[15], rel=1e-6)  # 9 to 16 sequences run as 16
     assert work[15] < work[16]
     eager = host.host_speed(engine).launch
@@ -216,7 +216,7 @@ def test_decode_pads_to_captured_sizes_and_runs_eager_past_them() -> None:
 def test_without_padding_a_batch_between_two_sizes_is_launched_kernel_by_kernel() -> None:
     engine = replace(WAITS, max_seqs=20, graph_sizes=(1, 2, 4, 8, 16), graph_padding=False)
     engine = resolved(engine, GPU, ONE, DENSE)
-    gap = host.gap(engine, np.arange(1.0, 21.0))
+    gap = host.gap(engine, GPU, np.arange(1.0, 21.0))
     work = step_curve(DENSE, GPU, ONE, engine).decode[1:] * PICO - gap
     # 7, 9 and 17 sequences: the host's launches.
     assert work[[8, 16]] == pytest.approx(work[6], rel=1e-6)
@@ -244,8 +244,10 @@ def test_synchronous_scheduling_shows_its_gap_and_a_host_ahead_only_where_it_is_
     fast, slow = (step_curve(DENSE, GPU, ONE, engine) for engine in (ENGINE, WAITS))
     assert fast.decode[8] * PICO == pytest.approx(gap, rel=1e-6)
     assert fast.decode[8] < slow.decode[8]
-    grace = step_curve(DENSE, replace(GPU, cpu="grace"), ONE, ENGINE)
-    assert grace.decode[8] * PICO == pytest.approx(2.75 * gap, rel=1e-6)
+    grace = replace(GPU, cpu="grace")
+    assert step_curve(DENSE, grace, ONE, ENGINE).decode[8] * PICO == pytest.approx(2.75 * gap)
+    more = step_curve(DENSE, grace, ONE, WAITS).decode[8] - slow.decode[8]
+    assert more * PICO == pytest.approx(1.75 * gap, rel=1e-6)
 
 
 def test_twice_the_machine_takes_half_the_time_where_nothing_waits() -> None:
@@ -293,7 +295,7 @@ def test_the_first_stage_waits_for_the_scheduler_and_the_last_has_the_logits() -
     big = replace(DENSE, vocab=1_000_000)
     first, middle, third, last = step_curve(big, GPU, Topology(pp=4), ENGINE).stages
     assert third is middle
-    gap = host.gap(ENGINE, np.array([16.0]))[0]
+    gap = host.gap(ENGINE, GPU, np.array([16.0]))[0]
     # An embedding of 16 tokens is microseconds beside the gap.
     assert (first.decode[16] - middle.decode[16]) * PICO == pytest.approx(gap, abs=1e-5)
     logits = 2 * big.hidden * big.vocab / GPU.bandwidth
@@ -336,7 +338,7 @@ def test_a_full_step_with_decodes_is_its_operators(model: Model, drafts: int) ->
     for n, length in ((1, 500), (8, 1000), (32, 20_000)):
         new = 256 - n * (1 + drafts)
         step = batch(decode=n, context=n * length, prefill=new, pairs=new * 128, rows=n + 1)
-        gap = host.gap(engine, np.array([n + 1.0]))[0]
+        gap = host.gap(engine, GPU, np.array([n + 1.0]))[0]
         exact = gpu_seconds(model, GPU, ONE, engine, step)[0] + gap
         work = curve.mixed[256] + curve.mixed_decode[n]
         pairs = float(curve.prefill_pair * new * 128)

@@ -316,7 +316,7 @@ def test_a_curve_is_within_a_percent_of_its_measured_source(
     # And every number of sequences is the sum of its kernels, at any context.
     for n, length in ((1, 100), (16, 3000), (64, 8000)):
         step = batch(decode=n, context=n * length, rows=n)
-        gap = host.gap(engine, np.array([float(n)]))[0]
+        gap = host.gap(engine, wheel, np.array([float(n)]))[0]
         whole = gpu_seconds(SMALL, wheel, Topology(), engine, step)[0] + gap
         taken = (curve.decode[n] + curve.decode_context[n] * n * length) * PICO
         assert taken == pytest.approx(whole, abs=n * length * PICO, rel=1e-6)

@@ -40,6 +40,7 @@ class Bench(Record, frozen=True, kw_only=True):
     world: World
     conditions: Conditions
     engines: tuple[Engine, ...]
+    gpu: Gpu
 
     @property
     def curve(self) -> StepCurve:
@@ -55,7 +56,7 @@ class Bench(Record, frozen=True, kw_only=True):
 
     def gap(self, sequences: NDArray[np.float64]) -> NDArray[np.float64]:
         """Predicted seconds of the host between two steps of the first pool."""
-        return gap(self.engines[0], sequences)
+        return gap(self.engines[0], self.gpu, sequences)
 
     def replay(self, measured: Measurement, factors: Factors) -> Run:
         """The requests of a measured load under these factors."""
@@ -108,6 +109,7 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
             transfer_bandwidth=plan.transfer_bandwidth,
             transfer_ports=plan.transfer_ports,
         ),
+        gpu=gpu,
         conditions=Conditions(
             model=model.name,
             gpu=gpu.name,

@@ -107,7 +107,7 @@ def _stage_curve(
         work = work + _host_behind(model, gpu, topology, engine, sizes, work, at=bound)
     # The scheduler fills a batch before its first stage; the others compute meanwhile.
     scheduled = float(stage == 0)
-    decode = np.maximum(work[place], step) + scheduled * host.gap(engine, sequences)
+    decode = np.maximum(work[place], step) + scheduled * host.gap(engine, gpu, sequences)
     new = np.arange(1.0, engine.batched_tokens + 1)
     points = grid(engine.batched_tokens)
     chunk = line(decode=np.zeros_like(points), prefill=points)
@@ -115,8 +115,8 @@ def _stage_curve(
     work = np.interp(new, points, _rising(engine, chunk.work))
     pair, prefix = walks(points, chunk.slope)
     prefix += _again(model, gpu, topology, engine, stage)
-    mixed = np.maximum(work, floor) + scheduled * host.gap(engine, np.ones_like(new))
-    gap = host.gap(engine, sequences + 1.0) - host.gap(engine, np.ones_like(sequences))
+    mixed = np.maximum(work, floor) + scheduled * host.gap(engine, gpu, np.ones_like(new))
+    gap = host.gap(engine, gpu, sequences + 1.0) - host.gap(engine, gpu, np.ones_like(sequences))
     joined = _joined(line, gpu, engine, sequences, kernels) + scheduled * gap
     return StepCurve(
         decode=_picos(decode),
@@ -207,7 +207,7 @@ def _together(
     launched = host.launch_floor(
         engine, gpu, new[-1:] + 1, _kernels(model, topology, engine, stage)
     )
-    least = launched + float(stage == 0) * host.gap(engine, np.ones(1))
+    least = launched + float(stage == 0) * host.gap(engine, gpu, np.ones(1))
     return Together(
         # A picosecond stays with the rank, so that its own part is never nothing.
         work=_picos(np.minimum(share, mixed - PICO)),
@@ -245,7 +245,7 @@ def _host_behind(
     if not ahead:
         return np.asarray(np.maximum(taken - busy, 0.0)) if launches else np.zeros_like(decode)
     taken = taken + host.agreement_seconds(engine, model, gpu, topology)
-    shown = work + host.gap(engine, decode)
+    shown = work + host.gap(engine, gpu, decode)
     return np.asarray(np.maximum(taken + host.preparation(engine, gpu, decode) - shown, 0.0))
 
 

@@ -75,7 +75,8 @@ class HostSpeed(Record, frozen=True, kw_only=True):
 
 
 class CpuSpeed(Record, frozen=True, kw_only=True):
-    """A host's CPU: `launch` is how many times longer than an x86 server's one kernel takes it."""
+    """A host's CPU: `launch` is how many times longer than an x86 server's one kernel takes it, and
+    a step's preparation, which is many small ones."""
 
     cpu: str
     launch: float
@@ -97,12 +98,12 @@ def cpu_speed(gpu: Gpu) -> CpuSpeed:
     return next(c for c in _all().cpus if c.cpu == gpu.cpu)
 
 
-def gap(engine: Engine, sequences: Array) -> Array:
+def gap(engine: Engine, gpu: Gpu, sequences: Array) -> Array:
     """Seconds between two steps with this many running sequences."""
     speed = host_speed(engine)
     if engine.async_scheduling:
         return np.asarray(speed.gap_async + speed.gap_sequence_async * sequences)
-    return np.asarray(speed.gap + speed.gap_sequence * sequences)
+    return preparation(engine, gpu, sequences)
 
 
 def preparation(engine: Engine, gpu: Gpu, sequences: Array) -> Array:
