@@ -62,6 +62,7 @@ START = {
     "held": (1e-8, 1e-11, 2e-6),
     "whole_128": (0.3, 1e-3, 0.5),
     "whole_256": (0.3, 1e-3, 0.5),
+    "whole_listed": (0.3, 1e-3, 1.0),
 }
 # A decode attention multiplies tiles of at most 64 queries a key-value head (wgmma); what holds it
 # up beside them is no matrix work and must not scale with a GPU's FLOP/s.
@@ -98,7 +99,7 @@ WALK = ("compute", "memory", "launch", "pad_rows", "serial", "sharpness")
 PREFILL = ("compute", "memory", "launch", "wave", "serial")
 FREE: dict[Kind, tuple[str, ...]] = {
     "gemm": (*PRODUCT, "whole_128", "whole_256"),
-    "experts": (*PRODUCT, "buffers", "held"),
+    "experts": (*PRODUCT, "buffers", "held", "whole_listed"),
     "prefill_attention": (*PREFILL, "buffers", "spilled", "cache"),
     "prefill_latent": PREFILL,
     "prefill_sparse": ("compute", "memory", "launch", "serial"),
@@ -139,6 +140,8 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
             ("rows",),
         ),
     ),
+    # Triton's tiles of 16 rows become tiles of 64 where a step has more tokens than the rank has
+    # experts, unless a layer was tuned (vLLM 0.24 and SGLang 0.5.14, `get_default_config`).
     "experts": (
         Shape(
             "both",
@@ -147,6 +150,7 @@ SHAPES_OF: dict[Kind, tuple[Shape, ...]] = {
         ),
         Shape("both", {"width": (5, 7, 9, 11, 13), "depth": (11, 12, 13)}, ()),
         Shape("work", {"rows": (0, 3, 6, 9), "width": (5, 8, 11)}, ("rows",)),
+        Shape("work", {"crowd": (-3, 0, 0.33, 3), "width": (7, 11)}, ("crowd",)),
     ),
     # Other kernels serve wide heads, single and very many queries a key-value head: 48 and more are
     # read once a query by TRT-LLM, 192, 256 and 512 are Triton's in SGLang on Blackwell. Two bends

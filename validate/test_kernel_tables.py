@@ -57,3 +57,23 @@ def test_experts_read_faster_than_memory_allows_were_not_all_reached() -> None:
     found = tables._partly_reached(rows, operator, seconds, np.ones(len(rows), bool), B200)
     assert rows[found].num_experts.unique().tolist() == [256]
     assert found.sum() == 4
+
+
+@pytest.mark.parametrize("ranks", [1, 8, 64])
+@pytest.mark.parametrize(("count", "topk"), [(256, 8), (384, 8), (160, 8), (128, 1)])
+def test_pairs_of_the_first_rank_are_those_that_balanced_tokens_bring(
+    count: int, topk: int, ranks: int
+) -> None:
+    step = -(-count // topk)
+    for new in (1, 3, 16, 48, 80, 300, 1000):
+        hit = [0] * count
+        for token in range(new):
+            first = token if new >= step else token * step // new
+            for choice in range(topk):
+                hit[(first + choice * step) % count] += 1
+        own = hit[: count // ranks]
+        found = tables._first_rank(new, topk, count, ranks)
+        assert found == (sum(own), sum(n > 0 for n in own))
+    # A third more than its share: 48 tokens come twice to the first 16 of every 32 experts, and the
+    # rank's 4 are among them.
+    assert tables._first_rank(48, 8, 256, 64) == (8, 4)

@@ -19,6 +19,7 @@ from splitpoint.timing.efficiency import (
     Bend,
     Surface,
     efficiency,
+    in_whole_tiles,
     inherited,
     launch_seconds,
     log_factor,
@@ -145,6 +146,38 @@ def test_a_last_tile_counts_as_full_where_tiles_are_whole() -> None:
     assert taken[1] == pytest.approx(2 * taken[0], rel=1e-3)
 
 
+def _tiled(rows: Array, listed: Array, spread: Array) -> Operator:
+    """Experts of which each has so many rows, and so many listed."""
+    once = np.ones_like(rows)
+    one = grouped(once, rows, listed, once, 1.0, 4096, 512, 2, BF16)
+    return replace(one, spread=spread)
+
+
+def test_experts_compute_whole_tiles_that_grow_with_the_rows_listed() -> None:
+    # Of 8, 16, 32, 48 and 64 rows the first that is less than nine tenths full.
+    rows = np.array([7.0, 8.0, 28.0, 32.0, 64.0, 85.0, 129.0])
+    tiled = in_whole_tiles(_tiled(rows, rows, np.zeros(7)))
+    assert tiled.tolist() == [8, 16, 32, 48, 64, 128, 192]
+    # A rank of eight is listed the rows of all.
+    assert in_whole_tiles(_tiled(rows, 8 * rows, np.zeros(7))).tolist() == [64] * 5 + [128, 192]
+    whole = replace(PLAIN, whole_listed=1.0, memory=1.0)
+    taken = launch_seconds(whole, _tiled(rows, rows, np.zeros(7)), 1e12, 1e15)
+    work = taken - PLAIN.launch
+    assert work / work[0] == pytest.approx(tiled / tiled[0], rel=1e-3)
+
+
+def test_rows_that_differ_between_experts_fill_more_tiles_than_their_mean() -> None:
+    rows = np.array([5.0, 20.0, 43.0, 64.0, 85.0, 128.0, 500.0, 5000.0])
+    exact = in_whole_tiles(_tiled(rows, rows, np.zeros(8)))
+    drawn = np.random.default_rng(0).poisson(rows, (20_000, 8))
+    # Every expert in reach has a row.
+    tile = np.array([8.0, 32.0, 48.0, 64.0, 64.0, 64.0, 64.0, 64.0])
+    mean = (np.ceil(np.maximum(drawn, 1) / tile) * tile).mean(0)
+    found = in_whole_tiles(_tiled(rows, rows, np.sqrt(rows)))
+    assert found == pytest.approx(mean, rel=0.03)
+    assert found[5] > 1.2 * exact[5]  # two tiles are full at 128 rows, half of the experts overflow
+
+
 @given(
     log=st.floats(-3.0, 3.0),
     of=st.sampled_from(["launch", "work", "both"]),
@@ -267,11 +300,14 @@ def _growing(entry: Surface) -> Iterator[Operator]:
             yield matmul("x", TOKENS, depth, width, Stored(dtype=dtype, bytes=1.0))
     elif kind == "experts":
         for count, active, width in ((8, 2, 14336), (128, 8, 768), (512, 10, 64)):
-            pairs = TOKENS * active
+            pairs, by = TOKENS * active, Stored(dtype=dtype, bytes=1.0)
             reached = touched(count, active, TOKENS)
-            yield grouped(
-                pairs, pairs, reached, 128.0, 4096, width, 2, Stored(dtype=dtype, bytes=1.0)
-            )
+            dealt = grouped(TOKENS, pairs, pairs, reached, float(count), 4096, width, 2, by)
+            yield dealt
+            yield replace(dealt, spread=np.sqrt(dealt.rows))
+            # One of eight ranks, which are listed the rows of all.
+            part = (pairs / 8, pairs, reached / 8, count / 8)
+            yield grouped(TOKENS, *part, 4096, width, 2, by)
     elif kind == "selection":
         for scores in (3e3, 3e4, 1e6):
             yield selection("x", TOKENS * scores, TOKENS, 2048)
@@ -349,15 +385,13 @@ def test_experts_that_no_token_reaches_cost_time_where_a_kernel_walks_them() -> 
     gpu, one = facts.gpu("H200"), np.ones(1)
     walked = surface(gpu, "experts", "fp8", "trtllm")
     fp8 = Stored(dtype="fp8", bytes=1.0)
+    cut_by_eight = grouped(one, 8 * one, 8 * one, 8 * one, 256.0, 7168, 256, 2, fp8)
     cut, whole = (
         launch_seconds(walked, op, peak(gpu, "fp8"), gpu.bandwidth)[0]
-        for op in (
-            grouped(8 * one, 8 * one, 8 * one, 256.0, 7168, 256, 2, fp8),
-            grouped(one, 8 * one, one, 32.0, 7168, 2048, 2, fp8),
-        )
+        for op in (cut_by_eight, grouped(one, one, 8 * one, one, 32.0, 7168, 2048, 2, fp8))
     )
     assert [cut, whole] == pytest.approx([115e-6, 40e-6], rel=0.15)
-    bare = grouped(8 * one, 8 * one, 8 * one, 0.0, 7168, 256, 2, fp8)
+    bare = replace(cut_by_eight, held=0.0)
     least = launch_seconds(walked, bare, peak(gpu, "fp8"), gpu.bandwidth)[0]
     assert cut - least == pytest.approx(256 * walked.held)
 

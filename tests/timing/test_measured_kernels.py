@@ -144,11 +144,11 @@ def test_a_walk_stays_a_line_in_its_context_through_the_measured_rows() -> None:
 
 def layer(tokens: Array, held: float = 16.0, reached: Array | None = None) -> Operator:
     """A layer of experts of which each token takes 2, dealt out evenly unless said otherwise."""
-    pairs = 2.0 * np.asarray(tokens)
+    new = np.asarray(tokens)
+    pairs = 2.0 * new
     spread = np.minimum(pairs, held) if reached is None else reached
-    return grouped(
-        pairs, pairs, spread, held, np.full_like(pairs, 1024.0), np.full_like(pairs, 512.0), 2, BF16
-    )
+    dim, width = np.full_like(pairs, 1024.0), np.full_like(pairs, 512.0)
+    return grouped(new, pairs, pairs, spread, held, dim, width, 2, BF16)
 
 
 EXPERTS = replace(PLAIN, kind="experts")

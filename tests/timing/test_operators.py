@@ -279,6 +279,10 @@ def test_experts_read_what_is_touched_and_multiply_what_is_routed() -> None:
     reached = 16 * (1 - 0.875**4)
     weights = reached * expert * 2
     assert weights < grouped.bytes[0] < weights + 4 * 2 * (128 + 64) * 20
+    # 4 tokens and 8 pairs for 16 experts; rows of Poisson's deviation.
+    assert grouped.crowd == pytest.approx(4 / 16)
+    assert grouped.listed == pytest.approx(8 / 16)
+    assert grouped.spread == pytest.approx(np.sqrt(8 / reached))
 
 
 def test_the_busiest_rank_reads_more_experts_than_the_mean_until_all_are_read() -> None:

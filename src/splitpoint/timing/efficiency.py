@@ -26,9 +26,14 @@ from splitpoint.timing.operators import HIDDEN_BYTES, STORED_BYTES, Array, Kind,
 # take at most as long as padded to this many.
 NARROW = 1024.0
 
+# Rows of a tile of Marlin's experts: the first of these that the rows listed for an expert fill to
+# less than this share, else the last (vLLM 0.24 and SGLang 0.5.14, fused_marlin_moe.py).
+TILES = (8.0, 16.0, 32.0, 48.0, 64.0)
+FILLED = 0.9
+
 FOLDER = resources.files("splitpoint") / "facts" / "efficiency"
 
-Axis = Literal["rows", "parallel", "depth", "width"]
+Axis = Literal["rows", "parallel", "depth", "width", "crowd"]
 
 
 class Bend(Record, frozen=True, kw_only=True):
@@ -56,11 +61,12 @@ class Surface(Record, frozen=True, kw_only=True):
     once the operands no longer fit: none up to 0.7 times as many, all from 1.4 times.
     `held`: seconds for each expert on the rank, reached or not, beside the launch.
     `whole_128`, `whole_256`: shares of the work done in whole tiles of so many rows, which counts
-    a last tile as full. `launch`: seconds, and as many again for each `wave` of parallel pieces,
-    whose blocks of threads take a while to start and end. `slots`: pieces that the GPU holds at
-    once, of at most `tile` heads each: the launch comes again with each round of them, and of the
-    operands only a round's lie in the cache. `error_median` and `error_p90`: relative errors on
-    `samples` measured rows that the fit did not see.
+    a last tile as full; `whole_listed`: of tiles that grow with the rows listed for an expert, as
+    Marlin's do. `launch`: seconds, and as many again for each `wave` of parallel pieces, whose
+    blocks of threads take a while to start and end. `slots`: pieces that the GPU holds at once, of
+    at most `tile` heads each: the launch comes again with each round of them, and of the operands
+    only a round's lie in the cache. `error_median` and `error_p90`: relative errors on `samples`
+    measured rows that the fit did not see.
     """
 
     kind: Kind
@@ -80,6 +86,7 @@ class Surface(Record, frozen=True, kw_only=True):
     held: float = 0.0
     whole_128: float = 0.0
     whole_256: float = 0.0
+    whole_listed: float = 0.0
     slots: float = 0.0
     tile: float = 0.0
     bends: tuple[Bend, ...] = ()
@@ -192,6 +199,8 @@ def bent_seconds(
     for tile, share in ((128, found.whole_128), (256, found.whole_256)):
         if share:
             padding = padding + share * (np.ceil(rows / tile) * tile / rows - 1.0)
+    if found.whole_listed:
+        padding = padding + found.whole_listed * (in_whole_tiles(operator) / rows - 1.0)
     starved = 1.0 + found.half_parallel / np.maximum(operator.parallel, 1e-9)
     multiply, move = operator.flops / flops, operator.bytes / bandwidth
     compute = np.maximum(multiply / found.compute * padding * work, multiply)
@@ -226,6 +235,25 @@ def bent_seconds(
     return np.asarray(np.maximum(first + top * bend ** (1.0 / power), move))
 
 
+def in_whole_tiles(operator: Operator) -> Array:
+    """Rows an expert takes in whole tiles, mean over rows of a standard deviation of `spread`."""
+    rows = np.maximum(operator.rows, 1e-9)
+    # Never a tile that an expert's own rows overflow while a larger one is left.
+    sizes = np.searchsorted(TILES, np.maximum(operator.listed, rows) / FILLED, side="right")
+    tile = np.asarray(TILES)[np.minimum(sizes, len(TILES) - 1)]
+    share = rows / tile
+    if not np.any(operator.spread):
+        return np.asarray(np.ceil(share) * tile)
+    # Tile k + 1 is taken by what exceeds k tiles: a normal number's share of that, by the logistic
+    # curve nearest to it (off by 0.01 at most). Half a tile of deviation hides where tiles end.
+    width = np.minimum(np.maximum(operator.spread / tile, 1e-3), 0.5) / 1.702
+    full = np.maximum(np.floor(share) - 3.0, 0.0)
+    tiles = 1.0 + full
+    for more in range(1, 9):
+        tiles = tiles + 1.0 / (1.0 + np.exp(np.minimum((full + more - share) / width, 700.0)))
+    return np.asarray(tiles * tile)
+
+
 def log_factor(entry: Bend, operator: Operator) -> Array:
     """The logarithm of a bend's factor at every shape of an operator."""
     values = {
@@ -233,6 +261,7 @@ def log_factor(entry: Bend, operator: Operator) -> Array:
         "parallel": operator.parallel,
         "depth": operator.depth,
         "width": operator.width,
+        "crowd": operator.crowd,
     }
     table = np.asarray(entry.logs).reshape([len(knots) for knots in entry.knots])
     corners: list[tuple[Array | float, tuple[NDArray[np.int64], ...]]] = [(1.0, ())]

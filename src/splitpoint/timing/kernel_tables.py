@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
@@ -156,7 +157,7 @@ def gemm(rows: pd.DataFrame, dtype: Dtype) -> Operator:
 
 
 def experts(rows: pd.DataFrame, dtype: Dtype) -> Operator:
-    """Grouped products with evenly spread tokens: every expert is reached as soon as possible."""
+    """Grouped products of the first of the ranks that evenly spread tokens reach."""
     new, hidden, inter, topk, count, tp, ep = columns(
         rows,
         "num_tokens",
@@ -167,10 +168,32 @@ def experts(rows: pd.DataFrame, dtype: Dtype) -> Operator:
         "moe_tp_size",
         "moe_ep_size",
     )
-    pairs = new * topk / ep
-    reached = np.minimum(count / ep, pairs)
+    dealt = [_first_rank(*map(int, layer)) for layer in zip(new, topk, count, ep, strict=True)]
+    pairs, reached = np.array(dealt, np.float64).reshape(-1, 2).T
     by = Stored(dtype=dtype, bytes=STORED[dtype])
-    return grouped(pairs, new * topk, reached, count / ep, hidden, inter / tp, 2, by)
+    return grouped(new, pairs, new * topk, reached, count / ep, hidden, inter / tp, 2, by)
+
+
+class Dealt(NamedTuple):
+    """What a rank computes: (token, expert) pairs, and experts that have one."""
+
+    pairs: int
+    reached: int
+
+
+@cache
+def _first_rank(new: int, topk: int, count: int, ep: int) -> Dealt:
+    """Of "balanced" tokens on the first of `ep` ranks, as the tables' collectors deal them
+    (aiconfigurator, collector/helper.py, `balanced_logits`): token t takes every n-th expert from
+    t on, n = ceil(count / topk), and from t x n / new on where there are fewer tokens than n."""
+    step, held = -(-count // topk), count // ep
+    # So many tokens give every expert topk pairs.
+    rounds, left = divmod(new, count)
+    first = np.arange(left) if new >= step else np.arange(left) * step // new
+    experts = (first[:, None] + step * np.arange(topk)) % count
+    own = experts[experts < held]
+    reached = held if rounds else len(np.unique(own))
+    return Dealt(rounds * held * topk + len(own), reached)
 
 
 def prefill_attention(rows: pd.DataFrame, dtype: Dtype) -> Operator:
@@ -344,10 +367,12 @@ def _shapes(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _balanced(rows: pd.DataFrame) -> pd.DataFrame:
     spread = rows[(rows.distribution == "balanced") & ~rows.kernel_source.str.contains("nongated")]
-    # The commonest kernel of a dtype speaks for all (the others serve shapes that it cannot).
     spread = _fastest(spread)
-    usual = spread.groupby("moe_dtype").kernel_source.agg(lambda names: names.mode()[0])
-    spread = spread[spread.kernel_source == spread.moe_dtype.map(usual)]
+    # The commonest kernel of a dtype speaks for all (the others serve shapes that it cannot): one
+    # for whole experts on several ranks, which vLLM's fp8 gives to CUTLASS on Hopper, and one for
+    # experts on one rank or cut, which it leaves to Triton.
+    kernel = spread.groupby([spread.moe_dtype, spread.moe_ep_size > 1]).kernel_source
+    spread = spread[spread.kernel_source == kernel.transform(lambda names: names.mode()[0])]
     # Two-matrix experts (Nemotron) are listed without saying so.
     spread = spread[~spread.inter_size.isin([1856, 2688])]
     return spread[spread.num_tokens * spread.topk >= spread.moe_ep_size]
@@ -691,7 +716,8 @@ def _batch(like: Array, **counts: Array) -> Batch:
 
 def take(operator: Operator, chosen: NDArray[np.bool_]) -> Operator:
     """The operator at the chosen ones of its shapes."""
-    fields = ("flops", "bytes", "rows", "parallel", "depth", "width", "buffers", "held")
+    own = ("crowd", "listed", "spread")
+    fields = ("flops", "bytes", "rows", "parallel", "depth", "width", "buffers", "held", *own)
     return msgspec.structs.replace(
         operator,
         **{name: np.broadcast_to(getattr(operator, name), chosen.shape)[chosen] for name in fields},

@@ -109,6 +109,8 @@ class Operator(Record, frozen=True, kw_only=True):
     of a prompt's new keys and values, which some read again.
     `held`: heads of an attention or a state on the rank, as measured tables list them, or experts,
     which some kernels walk though few of them have a token.
+    Of experts also what engines choose tiles by, `crowd`: tokens of the step and `listed`: rows in
+    the buffers, both for each expert on the rank; and `spread`: standard deviation of their rows.
     """
 
     name: str
@@ -122,6 +124,9 @@ class Operator(Record, frozen=True, kw_only=True):
     width: Array | float = 1.0
     buffers: Array | float = 0.0
     held: Array | float = 0.0
+    crowd: Array | float = 0.0
+    listed: Array | float = 0.0
+    spread: Array | float = 0.0
     count: int = 1
 
 
@@ -796,6 +801,7 @@ def busiest(count: float, reached: Array, ranks: int) -> Array:
 
 
 def grouped(
+    new: Array,
     pairs: Array,
     listed: Array,
     reached: Array,
@@ -807,8 +813,8 @@ def grouped(
 ) -> Operator:
     """Grouped products of (token, expert) `pairs` over `reached` of the `held` experts of a rank:
     2 x pairs x dim x width x (matrices in + 1 out) FLOPs, each reached expert read once.
-    `listed` pairs have rows in the buffers between the products and before the sum over a token's
-    experts, be they computed here or elsewhere.
+    `new` tokens come to the rank, and `listed` pairs have rows in the buffers between the products
+    and before the sum over a token's experts, be they computed here or elsewhere.
     """
     return Operator(
         name="experts",
@@ -828,6 +834,8 @@ def grouped(
         depth=dim,
         width=width,
         held=held,
+        crowd=new / held,
+        listed=listed / held,
     )
 
 
@@ -855,21 +863,24 @@ def _experts(
     pairs = routed * ffn.active
     reached = touched(ffn.count, ffn.active, routed)
     width = ffn.width / (topology.tp * topology.dp)
-    listed, held = pairs, ffn.count / topology.ep
+    come, listed, held = routed, pairs, ffn.count / topology.ep
     if topology.ep > 1:
         pairs = pairs / topology.ep * imbalance(pairs, topology.ep)
         reached = np.minimum(busiest(ffn.count, reached, topology.ep), np.maximum(pairs, 1e-9))
         width = ffn.width
     if exchanged(ffn, topology, engine):
-        listed = pairs
+        come, listed = np.minimum(routed, pairs), pairs
     dim = ffn.latent_dim or model.hidden
     matrices = 2 if ffn.gated else 1
     dtype = model.weights.experts
     shared = stored(model.weights.shared_experts, model.weights)
+    by = stored(dtype, model.weights)
+    products = grouped(come, pairs, listed, reached, held, dim, width, matrices, by)
     result = [
         matmul("experts.router", new, model.hidden, ffn.count, BF16),
         vector("experts.route", new, ffn.count + pairs * dim / np.maximum(new, 1e-9), 3),
-        grouped(pairs, listed, reached, held, dim, width, matrices, stored(dtype, model.weights)),
+        # Tokens that choose alone give an expert as many rows as a Poisson number has.
+        replace(products, spread=np.sqrt(products.rows)),
     ]
     if ffn.latent_dim is not None:
         result += [
