@@ -295,6 +295,14 @@ def phases(
     drafts: Annotated[
         str | None, typer.Option(help="Speculative tokens, e.g. 0,3; else the plan's.")
     ] = None,
+    context: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=2**24,
+            help="Input tokens whose KV is there when decode starts; 1 as published studies do.",
+        ),
+    ] = 1,
     out: Annotated[
         Path | None, typer.Option(help="Write the page, figures and numbers to this folder.")
     ] = None,
@@ -319,6 +327,7 @@ def phases(
             topologies=[parse_layout(t) for t in (topologies or "").replace(",", " ").split()],
             concurrencies=users or (),
             drafts=tokens or None,
+            context=context,
             tell=progress,
         )
     written = write_phases(found, out) if out is not None else None

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.plan import EnginePlan, Plan, Search
 from splitpoint.inputs.workload import Slo, Workload
 from splitpoint.search.instance import holding, instance
@@ -50,6 +51,44 @@ def test_decode_alone_is_the_decode_curve() -> None:
         # The prefill of one token in between costs a mixed step a request.
         assert point.tok_s_gpu == pytest.approx(n / step, rel=0.05)
         assert point.tok_s_user == pytest.approx(1 / step, rel=0.05)
+
+
+def test_decode_behind_a_context_is_the_decode_curve_there() -> None:
+    held = holding(small.model(), small.h20(), Topology(), ENGINE, kv_pool_gib=None)
+    curve = instance(small.model(), small.h20(), held).curve
+    swept = found(shape=replace(SHAPE, context=3000))
+    for point in swept.line("decode", "TP1", 0):
+        n = point.concurrency
+        step = (curve.decode[n] + curve.decode_context[n] * n * 3051) * PICO
+        assert point.gpus == 1 and point.success == 1.0
+        assert point.tok_s_user == pytest.approx(1 / step, rel=0.02)
+        # A user waits for the front end between two answers.
+        front = host_speed(held.engine).front
+        assert point.tok_s_gpu == pytest.approx(101 * n / (100 * step + front), rel=0.05)
+        assert point.held == held.requests_held(3101)
+    # Prefill alone is as it was, and so is decode behind one token.
+    assert swept.line("prefill", "TP1", 0) == found().line("prefill", "TP1", 0)
+    assert any("behind 1 of the workload's 2,000" in note for note in found().notes)
+    assert not any("behind" in note for note in swept.notes)
+
+
+def test_decode_waits_for_room_on_its_own_pool_alone() -> None:
+    # 0.5 GiB hold one of these requests (96 KiB a token) and not two, whoever prefilled them.
+    tight = found(shape=replace(SHAPE, context=3000), kv_pool_gib=0.5).line("decode", "TP1", 0)
+    assert [point.held for point in tight] == [1, 1, 1]
+    assert [p.tok_s_gpu for p in tight] == pytest.approx([tight[0].tok_s_gpu] * 3, rel=0.2)
+    assert all(point.success == 1.0 for point in tight)
+
+
+def test_windows_and_states_decode_behind_a_context() -> None:
+    for name in ("google/gemma-3-12b-it", "Qwen/Qwen3.5-27B"):
+        model = load_model(name)
+        engine = replace(ENGINE, max_len=16384)
+        shape = Shape(isl=100, osl=20, concurrencies=(1, 4), context=12_000)
+        line = isolated(model, small.h20(), [Topology()], [engine], shape, workers=1).line(
+            "decode", "TP1", 0
+        )
+        assert [point.success for point in line] == [1.0, 1.0]
 
 
 def test_prefill_alone_is_the_time_of_full_steps() -> None:

@@ -93,7 +93,9 @@ def _caption(found: Isolated, phase: Phase) -> str:
 
 
 def _decode(found: Isolated) -> str:
-    return f"1 in, {units.count(found.shape.osl)} out"
+    shape = found.shape
+    start = "1 in" if shape.context == 1 else f"{units.count(shape.context)} in the cache"
+    return f"{start}, {units.count(shape.osl)} out"
 
 
 def _grid(found: Isolated, phase: Phase, width: int) -> Iterator[Text]:

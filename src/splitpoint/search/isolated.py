@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 from msgspec.structs import replace
 
 from splitpoint import metrics
@@ -26,6 +27,7 @@ from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
 from splitpoint.inputs.workload import Workload
+from splitpoint.pricing.blocks import blocks_per_request
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.instance import Holding, Instance, holding, instance
@@ -34,7 +36,11 @@ from splitpoint.search.space import Shortfall, engines, lacking
 from splitpoint.search.space import topologies as allowed
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import candidate_of, world
+from splitpoint.sim.world import World
 from splitpoint.timing import drafts as drafting
+from splitpoint.timing.curve import StepCurve
+from splitpoint.timing.transfer import LinkSpec
+from splitpoint.units import ceil_div
 
 Phase = Literal["prefill", "decode"]
 PHASES: tuple[Phase, ...] = ("prefill", "decode")
@@ -44,6 +50,10 @@ PHASES: tuple[Phase, ...] = ("prefill", "decode")
 PREFILL_OSL = 2
 DECODE_ISL = 1
 
+# Of a prefill side and a link that decode alone must not wait for: bytes per second, and seconds
+# that a prompt may wait for room (as the simulator's clock allows).
+NO_BOUND = 1e15
+NO_LEASE = 1e6
 
 # Users of the closed loops, unless told (assumed: from one user to past what a large pool holds).
 CONCURRENCIES = (1, 4, 16, 64, 128, 256, 512, 1024)
@@ -51,12 +61,13 @@ MAX_CONCURRENCY = 2**16
 
 
 class Shape(Record, frozen=True, kw_only=True):
-    """What is swept: input tokens of the prefill workload, output tokens of the decode workload,
-    and the users of the closed loops, fewest first."""
+    """What is swept: input tokens of the prefill workload, input tokens in the cache of the decode
+    workload and its output tokens, and the users of the closed loops, fewest first."""
 
     isl: int
     osl: int
     concurrencies: tuple[int, ...]
+    context: int = DECODE_ISL
 
 
 class PhasePoint(Record, frozen=True, kw_only=True):
@@ -141,6 +152,7 @@ def isolated_phases(
     topologies: Sequence[Topology] = (),
     concurrencies: Sequence[int] = (),
     drafts: Sequence[int] | None = None,
+    context: int = DECODE_ISL,
     workers: int | None = None,
     tell: Callable[[str, float], None] | None = None,
 ) -> Isolated:
@@ -148,6 +160,7 @@ def isolated_phases(
 
     `topologies`: all that the plan's search allows, if none is named. `concurrencies`: instead of
     the plan's, if that sweeps any, or else of `CONCURRENCIES`. `drafts`: instead of the plan's own.
+    `context`: input tokens whose KV is on the instance when decode starts.
     """
     model = model_of(plan)
     gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
@@ -173,6 +186,7 @@ def isolated_phases(
             # One token has no gap, so no pace.
             osl=max(round(means.osl), 2),
             concurrencies=users,
+            context=context,
         ),
         kv_pool_gib=plan.search.kv_pool_gib,
         seed=plan.workload.seed,
@@ -210,12 +224,13 @@ def isolated(
     """
     readies: list[Instance] = []
     unfit: list[Shortfall] = []
+    longest = _longest(shape)
     for topology in topologies:
         if faults := problems(topology, model):
             raise PlanError(f"topology {topology}", "; ".join(faults))
         for engine in settings:
             held = _held(model, gpu, topology, engine, shape, kv_pool_gib)
-            lack = lacking(held, shape.isl + PREFILL_OSL) or lacking(held, DECODE_ISL + shape.osl)
+            lack = lacking(held, longest)
             if lack is not None:
                 unfit.append(lack)
             else:
@@ -236,12 +251,7 @@ def isolated(
     jobs = [
         Job(
             name=str(number),
-            world=world(
-                candidate_of([("mixed", loop.instance, 1)], "least_requests"),
-                model,
-                gpu,
-                tokens=loop.tokens,
-            ),
+            world=_alone(loop, model, gpu, shape),
             trace=places.index((loop.phase, loop.concurrency)),
             seed=seed,
             series=False,
@@ -264,7 +274,7 @@ def isolated(
         turns=(),
         drafts_pay=(),
         unfit=tuple(unfit),
-        notes=_notes(model, readies, settings),
+        notes=(*_notes(model, readies, settings), *_behind(shape)),
     )
     return _judged(found)
 
@@ -281,12 +291,60 @@ def _held(
         seats = min(-(-shape.concurrencies[-1] // topology.dp), MAX_SEQS)
         engine = replace(engine, max_seqs=seats)
     if engine.max_len is None:
-        engine = replace(engine, max_len=max(shape.isl + PREFILL_OSL, DECODE_ISL + shape.osl))
+        engine = replace(engine, max_len=_longest(shape))
     return holding(model, gpu, topology, engine, kv_pool_gib=kv_pool_gib)
 
 
+def _longest(shape: Shape) -> int:
+    """Tokens of the longest request of both workloads."""
+    return max(shape.isl + PREFILL_OSL, shape.context + shape.osl)
+
+
+def _alone(loop: Loop, model: Model, gpu: Gpu, shape: Shape) -> World:
+    """One instance that does all, or one that decodes behind a prefill side without bounds, whose
+    prompts take no time, if they are of more than one token."""
+    one = candidate_of([("mixed", loop.instance, 1)], "least_requests")
+    plain = world(one, model, gpu, tokens=loop.tokens)
+    if loop.phase == "prefill" or shape.context == DECODE_ISL:
+        return plain
+    (pool,) = plain.pools
+    layout = loop.instance.holding.layout
+    # In one step even windows hold the whole prompt.
+    each = min(group.block_tokens or layout.block_tokens for group in layout.groups)
+    blocks = blocks_per_request(layout, loop.tokens)
+    blocks += len(layout.groups) * ceil_div(loop.tokens, each)
+    budget = shape.context
+    # A picosecond a step: the simulator's clock must move.
+    steps = np.ones(budget + 1, np.int64)
+    ideal = StepCurve(
+        decode=np.ones(loop.concurrency + 1, np.int64),
+        decode_context=np.zeros(loop.concurrency + 1, np.int64),
+        mixed=steps,
+        prefill_pair=0,
+    )
+    prefill = replace(
+        pool,
+        role="prefill",
+        dp=1,
+        kv_blocks=1 + loop.concurrency * blocks,
+        max_seqs=loop.concurrency,
+        token_budget=budget,
+        curve=ideal,
+        acceptance=(),
+        batches_in_flight=1,
+        host_blocks=0,
+        reserve=None,
+        balance=0,
+    )
+    link = LinkSpec(
+        bandwidth=NO_BOUND, latency=0.0, bytes_per_token=1.0, fixed_bytes=0.0, lease_s=NO_LEASE
+    )
+    decode = replace(pool, role="decode", balance=0)
+    return replace(plain, pools=(prefill, decode), link=link, front_token_s=0.0)
+
+
 def _trace(phase: Phase, users: int, shape: Shape, seed: int) -> Trace:
-    isl, osl = (shape.isl, PREFILL_OSL) if phase == "prefill" else (DECODE_ISL, shape.osl)
+    isl, osl = (shape.isl, PREFILL_OSL) if phase == "prefill" else (shape.context, shape.osl)
     return trace_of(Workload(isl=isl, osl=osl, concurrency=users, seed=seed), base=Path())
 
 
@@ -301,9 +359,9 @@ def _measured(job: Job, run: Run, *, loops: Sequence[Loop]) -> PhasePoint:
         phase=loop.phase,
         topology=str(ready.topology),
         drafts=ready.engine.drafts,
-        gpus=run.gpus,
+        gpus=ready.topology.gpus,
         concurrency=loop.concurrency,
-        tok_s_gpu=rate / run.gpus,
+        tok_s_gpu=rate / ready.topology.gpus,
         ttft_s=None if math.isnan(wait) else wait,
         tok_s_user=metrics.interactivity(run) or None,
         success=metrics.success(run),
@@ -389,3 +447,13 @@ def _notes(
         if e.drafts
     ]
     return tuple(sorted(notes))
+
+
+def _behind(shape: Shape) -> list[str]:
+    """What decode starts behind, where that is less than what the workload brings."""
+    if shape.context >= shape.isl:
+        return []
+    return [
+        f"decode starts behind {shape.context:,} of the workload's {shape.isl:,} input tokens, so "
+        f"its KV and its pace are of short contexts: --context {shape.isl}"
+    ]
