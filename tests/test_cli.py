@@ -279,6 +279,20 @@ def test_a_split_that_could_not_hand_over_is_simulated_and_says_so(
     assert splitpoint("simulate", file, "--json").json["notes"] == []
 
 
+def test_a_deployment_that_does_not_start_is_simulated_and_says_so(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "deployment.toml"
+    file.write_text(
+        'model = "openai/gpt-oss-120b"\ngpu = "H100 SXM"\n[[pools]]\n'
+        "[workload]\nisl = 1000\nosl = 50\nrate = 1.0\nrequests = 4\n"
+    )
+    assert splitpoint("simulate", file, "--json").json["notes"] == []
+    said = splitpoint("simulate", file, "--set", "engine.max_len=131072", "--json")
+    (note,) = said.json["notes"]
+    assert note.startswith("no real engine starts here: TP1: one request of 131,072 tokens")
+
+
 def test_what_no_source_states_of_a_model_is_told(splitpoint: Any, tmp_path: Path) -> None:
     said = splitpoint("price", "Qwen3.8-2.4T", "--gpu", "GB300", "--tp", "8", "--json").json
     assert "inferred, not stated: vocab_size: as Qwen3.5" in said["warnings"]

@@ -113,7 +113,8 @@ def test_an_engine_without_seats_is_given_one_for_each_user() -> None:
 
 def test_what_does_not_fit_is_a_row_and_no_error() -> None:
     # 2,002 tokens of 96 KiB need 0.183 GiB on one GPU, half of it on each of two.
-    swept = found((Topology(), Topology(tp=2)), kv_pool_gib=0.15)
+    engine = replace(ENGINE, max_len=2002)
+    swept = found((Topology(), Topology(tp=2)), (engine,), kv_pool_gib=0.15)
     assert [row.name for row in swept.unfit] == ["TP1"]
     assert "one request of 2,002 tokens" in swept.unfit[0].why and swept.unfit[0].bytes > 0
     assert {point.topology for point in swept.points} == {"TP2"}

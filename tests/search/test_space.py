@@ -3,10 +3,12 @@
 import pytest
 
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.plan import EnginePlan, Search
-from splitpoint.search.space import Space, engines, space, topologies
+from splitpoint.search.instance import holding
+from splitpoint.search.space import Space, engines, lacking, space, topologies
 from tests.search import small
 
 
@@ -78,6 +80,23 @@ def test_a_pool_too_small_for_one_long_request_is_a_shortfall_too() -> None:
     # 20,000 tokens x 98,304 bytes do not go into 1 GiB.
     assert lack.why.startswith("one request of 20,000 tokens needs 1,250 KV blocks")
     assert lack.bytes == pytest.approx(20_000 * 98_304 - 2**30, rel=0.01)
+
+
+def test_vllm_is_given_a_longest_length_that_its_pool_holds() -> None:
+    model, card = load_model("openai/gpt-oss-120b"), gpu("H100 SXM")
+    one = holding(model, card, Topology(), Engine(), kv_pool_gib=None)
+    longest = one.engine.max_len
+    assert longest is not None and longest < model.max_len == 131_072
+    assert one.requests_held(longest) == 1 and one.requests_held(longest + 16) == 0
+    # Where the pool holds the model's own, or another engine starts all the same, it stays.
+    four = holding(model, card, Topology(tp=4), Engine(), kv_pool_gib=None)
+    other = holding(model, card, Topology(), Engine(name="sglang"), kv_pool_gib=None)
+    assert four.engine.max_len == other.engine.max_len == 131_072
+    # A stated one is the user's: vLLM would not start with it.
+    stated = holding(model, card, Topology(), Engine(max_len=131_072), kv_pool_gib=None)
+    lack = lacking(stated, 8_000)
+    assert lack is not None and "131,072 tokens (max_len, without which vLLM" in lack.why
+    assert lacking(one, 8_000) is None
 
 
 def test_a_hybrids_budget_holds_its_whole_blocks() -> None:

@@ -1,6 +1,9 @@
 """One instance made ready: a topology with its settings, its memory and its speed."""
 
+from bisect import bisect_left
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
@@ -51,6 +54,15 @@ class Holding(Record, frozen=True, kw_only=True):
         """Requests of so many tokens that one rank's pool holds, rounded down."""
         return max(self.kv_blocks - 1, 0) // self.blocks(tokens)
 
+    def longest(self, limit: int) -> int:
+        """The most tokens of one request, up to `limit`, that the pool holds, in whole blocks below
+        it; 0 if it holds none."""
+        if self.requests_held(limit):
+            return limit
+        block = self.layout.block_tokens
+        counts = range(limit // block + 1)
+        return block * (bisect_left(counts, 1, key=lambda n: not self.requests_held(n * block)) - 1)
+
 
 class Instance(Record, frozen=True, kw_only=True):
     """A holding with its step times. `tokens_per_step`: mean tokens of a decode step. `fitted`:
@@ -90,16 +102,23 @@ class Instance(Record, frozen=True, kw_only=True):
 def holding(
     model: Model, gpu: Gpu, topology: Topology, engine: Engine, *, kv_pool_gib: float | None
 ) -> Holding:
-    """What one rank of this topology holds; `kv_pool_gib` overrides what the ladder leaves."""
+    """What one rank of this topology holds; `kv_pool_gib` overrides what the ladder leaves.
+
+    Without a stated `max_len` vLLM is given one that its pool holds: it starts with no other.
+    """
     settings = resolved(engine, gpu, topology, model)
     rungs = ladder(model, gpu, topology, settings)
-    return Holding(
+    held = Holding(
         topology=topology,
         engine=settings,
         layout=layout(model, topology, settings),
         ladder=rungs,
         kv_bytes=rungs.kv_bytes if kv_pool_gib is None else int(kv_pool_gib * GIB),
     )
+    if engine.max_len is not None or engine.name != "vllm" or settings.max_len is None:
+        return held
+    longest = held.longest(settings.max_len)
+    return replace(held, engine=replace(settings, max_len=longest)) if longest else held
 
 
 def instance(model: Model, gpu: Gpu, held: Holding) -> Instance:

@@ -98,14 +98,17 @@ def lacking(held: Holding, longest: int) -> Shortfall | None:
             why=f"its token budget of {budget:,} is below the block of {whole_block(held):,} "
             "tokens that prefix caching of a hybrid computes whole",
         )
-    need = blocks_per_request(held.layout, longest)
     have = max(held.kv_blocks - 1, 0)
-    if need > have:
-        return Shortfall(
-            name=name,
-            why=f"one request of {longest:,} tokens needs {need:,} KV blocks of {have:,}",
-            bytes=(need - have) * held.layout.block_bytes,
-        )
+    # vLLM starts only if its pool holds one request of the longest length.
+    limit = (held.engine.max_len or 0) if held.engine.name == "vllm" else 0
+    for tokens, what in ((longest, ""), (limit, " (max_len, without which vLLM does not start)")):
+        need = blocks_per_request(held.layout, tokens) if tokens else 0
+        if need > have:
+            return Shortfall(
+                name=name,
+                why=f"one request of {tokens:,} tokens{what} needs {need:,} KV blocks of {have:,}",
+                bytes=(need - have) * held.layout.block_bytes,
+            )
     return None
 
 

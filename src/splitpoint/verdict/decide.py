@@ -164,6 +164,7 @@ def decided(
         recipes=(),
         notes=(
             *_notes(case, load, points),
+            *_shortened(case, chosen),
             *_outside(tried, runs, reached.verdict.chosen),
             *reached.notes,
         ),
@@ -565,6 +566,18 @@ def _drafting(case: Case) -> list[str]:
     if asked.draft_method is None and method_of(asked, model) == "ngram":
         return [f"{model.name} has no draft layers: drafts repeat the text before (n-gram)"]
     return list(model.drafter.inferred) if model.drafter else []
+
+
+def _shortened(case: Case, chosen: Sequence[Trial]) -> list[str]:
+    """Pools that hold no request of the model's longest length, and so serve shorter ones."""
+    return [
+        f"{pool}: its pool holds one request of {pool.engine.max_len:,} tokens, so that is its "
+        f"max_len instead of the model's {case.model.max_len:,}"
+        for trial in chosen
+        for pool in trial.candidate.deployment.pools
+        if case.plan.engine.max_len is None
+        and (pool.engine.max_len or case.model.max_len) < case.model.max_len
+    ]
 
 
 def _outside(tried: Tried, runs: dict[str, Run], chosen: str | None) -> tuple[str, ...]:

@@ -149,10 +149,12 @@ def replay(
         seed=seed,
         name=chosen.name,
     )
-    limit = min(pool.engine.max_len or model.max_len for pool in deployment.pools)
+    limit = min(ready.engine.max_len or model.max_len for ready in chosen.instances)
+    unfit = [lack for ready in chosen.instances if (lack := lacking(ready.holding, 1))]
     notes = [
         *run.notes,
         *([note] if note else []),
+        *(f"no real engine starts here: {lack.name}: {lack.why}" for lack in unfit),
         *_apart(chosen),
         *(f"inferred, not stated: {told}" for told in model.inferred),
         *too_long(trace, limit),
