@@ -26,6 +26,7 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
         guessed=("draft acceptance",),
         time_band=1.25,
         by_load=[("100 users", "split"), ("200 users", "split"), ("400 users", "mixed")],
+        unreached=("40 req/s was asked for",),
         fewest={},
         rejected=(),
     )
@@ -33,7 +34,9 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
     assert found.headline.endswith("under 400 users; at 100 users to 200 users split wins")
     assert "over the loads: 100 users to 200 users: split; 400 users: mixed" in found.reasons
     # A lead that the prediction's own error can turn is told at the top, not only at the end.
-    assert found.reasons[1] == "within the error of what it assumes: decode time: x 1.03"
+    assert found.reasons[2] == "within the error of what it assumes: decode time: x 1.03"
+    # A load that was never reached stands before all that is said of it.
+    assert found.reasons[0] == "40 req/s was asked for"
     assert found.rests_on == ("decode time: x 1.03", "prefill time: x 1.2", "draft acceptance")
 
 
@@ -52,6 +55,7 @@ def verdict(split: Point, mixed: Point, fewest: dict[str, Point] | None = None) 
         guessed=(),
         time_band=1.25,
         by_load=(),
+        unreached=(),
         fewest=fewest or {},
         rejected=(),
     )

@@ -403,6 +403,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             guessed=guessed_acceptance(candidates, case.model),
             time_band=time_band(candidates),
             by_load=_by_load(case, tried),
+            unreached=too_slow(load),
             fewest=_fewest_held(tried, load, slo),
             rejected=tried.rejected,
         ),
@@ -555,7 +556,6 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
             f"only {len(load.trace):,} requests: rates and percentiles are of few, and no steady "
             "state is reached"
         )
-    notes += too_slow(load)
     notes += too_long(load.trace, case.plan.engine.max_len or case.model.max_len)
     return tuple(notes)
 

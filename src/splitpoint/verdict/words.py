@@ -26,6 +26,7 @@ def spoken(
     guessed: tuple[str, ...],
     time_band: float,
     by_load: Sequence[tuple[str, str]],
+    unreached: Sequence[str],
     fewest: Mapping[str, Point],
     rejected: Sequence[Rejected],
 ) -> Verdict:
@@ -34,7 +35,8 @@ def spoken(
     `sole`: a deployment that holds the SLO on fewer GPUs than any of the other kind can use;
     `fewest`: by arm what holds it on the fewest GPUs, or comes nearest to it; `turned_by`: assumed
     numbers whose error is enough to turn the verdict, the nearest first; `guessed`: others it
-    depends on; `time_band`: the factor that step times may be off by.
+    depends on; `time_band`: the factor that step times may be off by; `unreached`: that the
+    workload never asks as much as its load says.
     """
     final = comparisons[-1]
     if split is None and mixed is None:
@@ -42,7 +44,7 @@ def spoken(
     choice = {"tie": "either"}.get(final.winner, final.winner)
     # Of two that are equal the one without a second pool and a link is the simpler.
     chosen = {"split": split, "mixed": mixed, "either": mixed or split}.get(choice)
-    reasons = [final.words]
+    reasons = [*unreached, final.words]
     if sole is not None:
         choice, chosen = ("split" if sole.deployment.split else "mixed"), sole
         other = "mixed" if sole.deployment.split else "split"
