@@ -8,9 +8,12 @@ from splitpoint.inputs.trace import describe
 from splitpoint.verdict.claims import claims, ratio_claim
 from splitpoint.verdict.compare import Winner
 from splitpoint.verdict.turnover import (
+    Arms,
     Knob,
+    Outcome,
     Turnover,
     _bracket,
+    _carried,
     _flip,
     _middle,
     stretched,
@@ -112,3 +115,28 @@ def test_a_claim_ends_where_its_winner_was_last_seen() -> None:
 def test_a_claim_without_a_flip_names_the_unit_once() -> None:
     said, _ = claimed({0.5: "mixed", 1.0: "mixed"}, "bytes/s between two instances", 2e11)
     assert said == "no other arm wins between 100 GB/s and 200 GB/s between two instances"
+
+
+def carries(meets: dict[float, tuple[Arms, ...]], arm: Arms) -> str:
+    """What is said of the load that an arm carries, these arms meeting the SLO at these factors."""
+    knob = Knob(name="load", unit="req/s", now=4.0, factors=(), vary=lambda present, _: present)
+    known = {factor: Outcome(winner="tie", meets=arms) for factor, arms in meets.items()}
+    found = _carried(knob, known, arm)
+    (claim,) = claims(Turnover(now="tie", requests=1, flips=(), carried=(found,)), SLO)
+    assert claim.variable == f"load that {arm} carries"
+    return claim.words
+
+
+def test_the_load_that_each_arm_carries_is_where_it_was_last_seen_to_hold() -> None:
+    meets: dict[float, tuple[Arms, ...]] = {
+        1.0: ("split", "mixed"),
+        0.5: ("split", "mixed"),
+        2.0: ("split",),
+        1.5: ("split",),
+        4.0: ("split",),
+    }
+    assert carries(meets, "mixed") == "within the SLO up to about 4 req/s (x 1)"
+    assert carries(meets, "split") == "within the SLO up to 16 req/s and perhaps more"
+    assert carries({1.0: (), 0.25: ()}, "split") == "within the SLO nowhere from 1 to 4 req/s"
+    # An arm that holds again beyond its limit by chance is not believed there.
+    assert "about 2 req/s" in carries({0.5: ("mixed",), 1.0: (), 2.0: ("mixed",)}, "mixed")

@@ -6,14 +6,15 @@ from splitpoint.inputs.workload import Slo
 from splitpoint.units import bandwidth, percent
 from splitpoint.verdict.answer import Claim, Point
 from splitpoint.verdict.compare import Judgement, judged
-from splitpoint.verdict.turnover import Flip, Turnover
+from splitpoint.verdict.turnover import Carried, Flip, Turnover
 
 BYTES = "bytes/s"
 
 
 def claims(found: Turnover, slo: Slo) -> tuple[Claim, ...]:
-    """A claim for every knob that was varied."""
-    return tuple(_claim(flip, found, slo) for flip in found.flips)
+    """A claim for every knob that was varied, and for the load that each arm carries."""
+    carried = [_carries(each) for each in found.carried]
+    return (*(_claim(flip, found, slo) for flip in found.flips), *carried)
 
 
 def ratio_claim(splits: Sequence[Point], mixed: Point, chosen: Point) -> Claim | None:
@@ -81,6 +82,29 @@ def _claim(flip: Flip, found: Turnover, slo: Slo) -> Claim:
             f"does not lead there by the goodput within TTFT {slo.ttft_s:g} s and TPOT "
             f"{slo.tpot_s:g} s"
         ),
+    )
+
+
+def _carries(found: Carried) -> Claim:
+    knob, noun = found.knob, _noun(found.knob.unit)
+    low, high = (_number(knob.now * end, knob.unit) for end in (found.low, found.high))
+    at = None if found.factor is None else _number(knob.now * found.factor, knob.unit)
+    if at is not None:
+        words = f"within the SLO up to about {at} {noun} (x {found.factor:.3g})"
+        refute = f"measure it a little below {at} {noun}, where it must hold, and well above"
+    elif found.all_of_it:
+        words = f"within the SLO up to {high} {noun} and perhaps more"
+        refute = f"any load up to {high} {noun} at which it does not hold"
+    else:
+        words = f"within the SLO nowhere from {low} to {high} {noun}"
+        refute = "any load in that range at which it holds"
+    return Claim(
+        variable=f"load that {found.arm} carries",
+        now=knob.now,
+        flips_at=None if found.factor is None else knob.now * found.factor,
+        unit=knob.unit,
+        words=words,
+        refute=refute,
     )
 
 

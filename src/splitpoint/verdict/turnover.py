@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise, takewhile
 from pathlib import Path
+from typing import Literal, get_args
 
 import numpy as np
 from msgspec.structs import replace
@@ -33,6 +34,8 @@ from splitpoint.verdict.points import point
 REQUESTS = 2_000
 WAVES = 4
 HALVINGS = 3
+
+Arms = Literal["split", "mixed"]
 # In this order every second one still lies on both sides of the present.
 WIDE = (1 / 2, 1 / 4, 2.0, 4.0, 1 / 8, 8.0)
 NEAR = (1 / 2, 2 / 3, 2.0, 3 / 2, 1 / 4, 4.0)
@@ -78,12 +81,33 @@ class Flip(Record, frozen=True, kw_only=True):
     high: float
 
 
+class Carried(Record, frozen=True, kw_only=True):
+    """How much of the load `arm` carries within the SLO: a factor of it up to which it was seen to;
+    None where that is nowhere in the range that was tried, `low` to `high`, or to its very end
+    (`all_of_it`)."""
+
+    arm: Arms
+    knob: Knob
+    factor: float | None
+    all_of_it: bool
+    low: float
+    high: float
+
+
 class Turnover(Record, frozen=True, kw_only=True):
     """All flips around a verdict. `now`: the winner on the replayed requests."""
 
     now: Winner
     requests: int
     flips: tuple[Flip, ...]
+    carried: tuple[Carried, ...] = ()
+
+
+class Outcome(Record, frozen=True, kw_only=True):
+    """Who wins, and which arms meet the SLO."""
+
+    winner: Winner
+    meets: tuple[Arms, ...]
 
 
 def turnover(
@@ -105,7 +129,7 @@ def turnover(
     replayed, on every second factor.
     """
     judge = partial(
-        _winners,
+        _outcomes,
         split=split,
         mixed=mixed,
         slo=slo,
@@ -117,7 +141,7 @@ def turnover(
     present = replace(whole, trace=_opening(load))
     (now,) = judge([present])
     step = 1
-    if now != expected and len(present.trace) < len(load.trace):
+    if now.winner != expected and len(present.trace) < len(load.trace):
         # Longer runs on a coarser grid: about the same work.
         present, step = whole, 2
         (now,) = judge([present])
@@ -127,19 +151,25 @@ def turnover(
     if done is not None:
         done(1 / (rounds + 1))
     found = judge([knob.vary(present, factor) for knob, factor in tries])
-    known: dict[str, dict[float, Winner]] = {knob.name: {1.0: now} for knob in knobs}
-    for (knob, factor), winner in zip(tries, found, strict=True):
-        known[knob.name][factor] = winner
+    known: dict[str, dict[float, Outcome]] = {knob.name: {1.0: now} for knob in knobs}
+    for (knob, factor), outcome in zip(tries, found, strict=True):
+        known[knob.name][factor] = outcome
+    amount = knobs[0]
     for halving in range(HALVINGS):
         if done is not None:
             done((halving + 2) / (rounds + 1))
-        open_ = [(knob, bracket) for knob in knobs if (bracket := _bracket(known[knob.name], now))]
-        middles = [(knob, _middle(bracket)) for knob, bracket in open_]
-        winners = judge([knob.vary(present, middle) for knob, middle in middles])
-        for (knob, middle), winner in zip(middles, winners, strict=True):
-            known[knob.name][middle] = winner
-    flips = tuple(_flip(knob, known[knob.name], now) for knob in knobs)
-    return Turnover(now=now, requests=len(present.trace), flips=flips)
+        brackets = [(knob, _bracket(_winners(known[knob.name]), now.winner)) for knob in knobs]
+        brackets += [(amount, _edge(known[amount.name], arm)) for arm in get_args(Arms)]
+        middles = [(knob, _middle(bracket)) for knob, bracket in brackets if bracket]
+        outcomes = judge([knob.vary(present, middle) for knob, middle in middles])
+        for (knob, middle), outcome in zip(middles, outcomes, strict=True):
+            known[knob.name][middle] = outcome
+    return Turnover(
+        now=now.winner,
+        requests=len(present.trace),
+        flips=tuple(_flip(knob, _winners(known[knob.name]), now.winner) for knob in knobs),
+        carried=tuple(_carried(amount, known[amount.name], arm) for arm in get_args(Arms)),
+    )
 
 
 def _opening(load: Load) -> Trace:
@@ -294,7 +324,7 @@ def _with_pools(present: Varied, change: Callable[[PoolSpec], PoolSpec]) -> Vari
     return replace(present, split=split, mixed=mixed)
 
 
-def _winners(
+def _outcomes(
     tries: Sequence[Varied],
     *,
     split: Arm,
@@ -303,8 +333,8 @@ def _winners(
     seed: int,
     closed_loop: bool,
     workers: int | None,
-) -> list[Winner]:
-    """Who wins in each of the varied presents; a world that a knob leaves alone on a trace that
+) -> list[Outcome]:
+    """The outcome in each of the varied presents; a world that a knob leaves alone on a trace that
     it leaves alone is simulated once."""
     traces = list({id(varied.trace): varied.trace for varied in tries}.values())
     place = {id(trace): index for index, trace in enumerate(traces)}
@@ -323,10 +353,44 @@ def _winners(
     measure = partial(_measured, split=split.candidate, mixed=mixed.candidate, slo=slo)
     found = sweep(list(jobs.values()), traces, measure, workers=workers)
     points = dict(zip(jobs, found, strict=True))
+    pairs = [(points[id(v.split), id(v.trace)], points[id(v.mixed), id(v.trace)]) for v in tries]
     return [
-        judged(points[id(v.split), id(v.trace)], points[id(v.mixed), id(v.trace)]).winner
-        for v in tries
+        Outcome(
+            winner=judged(*pair).winner,
+            meets=tuple(
+                arm for arm, one in zip(get_args(Arms), pair, strict=True) if one and one.meets_slo
+            ),
+        )
+        for pair in pairs
     ]
+
+
+def _winners(known: dict[float, Outcome]) -> dict[float, Winner]:
+    return {factor: outcome.winner for factor, outcome in known.items()}
+
+
+def _edge(known: dict[float, Outcome], arm: Arms) -> tuple[float, float] | None:
+    """The neighbouring loads, from the lightest on, between which an arm ceases to meet the SLO."""
+    return next(
+        (
+            (near, far)
+            for near, far in pairwise(sorted(known))
+            if arm in known[near].meets and arm not in known[far].meets
+        ),
+        None,
+    )
+
+
+def _carried(knob: Knob, known: dict[float, Outcome], arm: Arms) -> Carried:
+    edge = _edge(known, arm)
+    return Carried(
+        arm=arm,
+        knob=knob,
+        factor=edge and edge[0],
+        all_of_it=edge is None and arm in known[max(known)].meets,
+        low=min(known),
+        high=max(known),
+    )
 
 
 def _measured(job: Job, run: Run, *, split: Candidate, mixed: Candidate, slo: Slo) -> Point | None:

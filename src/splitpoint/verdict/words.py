@@ -9,7 +9,7 @@ from splitpoint.verdict.answer import Claim, Comparison, Condition, Point, Rejec
 from splitpoint.verdict.compare import best, excess
 
 # What a user can ask less of; the other knobs scale what is predicted.
-ASKED = ("load", "context")
+ASKED = ("load", "context", "load that split carries", "load that mixed carries")
 
 
 def spoken(
