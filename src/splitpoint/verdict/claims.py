@@ -91,7 +91,10 @@ def _carries(found: Carried) -> Claim:
     at = None if found.factor is None else _number(knob.now * found.factor, knob.unit)
     if at is not None:
         words = f"within the SLO up to about {at} {noun} (x {found.factor:.3g})"
-        refute = f"measure it a little below {at} {noun}, where it must hold, and well above"
+        refute = (
+            f"measure it a little below {at} {noun}, where it must hold, and well above, "
+            "where it must not"
+        )
     elif found.all_of_it:
         words = f"within the SLO up to {high} {noun} and perhaps more"
         refute = f"any load up to {high} {noun} at which it does not hold"
