@@ -6,6 +6,7 @@ from splitpoint import metrics
 from splitpoint.inputs.workload import Slo
 from splitpoint.run import Run
 from splitpoint.search.world import Candidate
+from splitpoint.timing.host import host_speed
 from splitpoint.units import seconds
 from splitpoint.verdict.answer import Point, PoolState, Quantiles, Stack
 
@@ -60,7 +61,8 @@ def quantiles(values: metrics.Floats, slo: Slo) -> Quantiles:
 
 def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
     """What stopped requests first: a KV pool that could not take a mean request while one waited
-    (the earliest such moment), else a queue longer than the prefill itself, else the pace."""
+    (the earliest such moment), else a queue longer than the prefill itself, else the pace, else
+    what of the first token's time is longest. The front end's time is nobody's queue."""
     moments = [
         (moment, run.roles[index])
         for index in range(len(run.roles))
@@ -70,14 +72,26 @@ def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
         moment, role = min(moments)
         return f"{role} KV pool, full at {seconds(moment)}"
     parts = metrics.ttft_parts(run)
+    prefill = metrics.mean(parts.prefill)
     late = metrics.percentile(metrics.ttft(run), slo.percentile) > slo.ttft_s
-    if late and metrics.mean(parts.queue) > metrics.mean(parts.prefill):
+    if late and metrics.mean(parts.queue) - _front(candidate, run) > prefill:
         return f"{run.roles[0]} compute: requests queue longer than they prefill"
     if metrics.percentile(metrics.tpot(run), slo.percentile) > slo.tpot_s:
         return f"{run.roles[-1]} pace: TPOT is over the SLO before a pool is full"
+    if late and metrics.mean(parts.transfer) > prefill:
+        return "link: KV moves for longer than the prompt prefills"
+    if late and metrics.mean(parts.decode_wait) > prefill:
+        return f"{run.roles[-1]} wait: first tokens wait for longer than the prompt prefills"
     if late:
         return f"{run.roles[0]} compute: prefill alone takes longer than the TTFT allows"
     return "none reached"
+
+
+def _front(candidate: Candidate, run: Run) -> float:
+    """Seconds that a mean request spends in the front end before any instance knows of it."""
+    speed = host_speed(candidate.instances[0].engine)
+    fixed = max(ready.front_s for ready in candidate.instances)
+    return fixed + speed.front_token * float(np.mean(run.requests.isl))
 
 
 def _full_at(candidate: Candidate, run: Run, pool: int) -> float | None:
