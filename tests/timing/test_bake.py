@@ -97,7 +97,7 @@ def test_a_step_s_line_meets_its_selector_at_both_ends_and_is_not_under_it_betwe
         ratios = []
         for length in (2048, 8192, 16_384, 32_768, 65_536, 131_072):
             step = batch(decode=n, context=n * length, rows=n)
-            gap = host.gap(engine, np.array([float(n)]))[0]
+            gap = host.gap(engine, gpu, np.array([float(n)]))[0]
             exact = gpu_seconds(model, gpu, ONE, engine, step)[0] + gap
             table = (curve.decode[n] + curve.decode_context[n] * n * length) * PICO
             ratios.append(table / exact)
