@@ -91,7 +91,7 @@ def test_a_step_s_line_meets_its_selector_at_both_ends_and_is_not_under_it_betwe
     # Scores of 64 and 256 queries outgrow the L2 on the way, an indexer's reading its launch.
     gpu = facts.gpu(name)
     model = replace(HYBRID, layers=HYBRID.layers[4:5] * 32, max_len=131_072)
-    engine = replace(ENGINE, max_seqs=256, max_graph=256)
+    engine = replace(WAITS, max_seqs=256, max_graph=256)
     curve = step_curve(model, gpu, ONE, engine)
     for n in (1, 8, 64, 256):
         ratios = []
