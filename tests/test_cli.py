@@ -250,7 +250,8 @@ def test_a_deployment_that_no_engine_would_start_is_refused(
     )
     said = splitpoint("simulate", file)
     assert said.code == 2 and said.err.count("\n") == 1
-    assert "pools.0: layout TP3: tp 3 does not divide its 32 attention heads" in said.err
+    place = f"{file}: pools.0: layout TP3"
+    assert said.err.startswith(f"splitpoint: {place}: tp 3 does not divide its 32 attention heads")
     longer = splitpoint(
         "simulate", file, "--set", "pools.0.tp=1", "--set", "engine.max_len=1049", "--json"
     )

@@ -362,7 +362,7 @@ def simulate(
     asked = read_plan_or_deployment(file, _with_curve(sets, curve))
     requests = read(trace) if trace else requests_of(asked, base=file.parent, where=str(file))
     cuts = Cuts(warm_up=warm_up, cool_down=cool_down)
-    summary, run = replay(asked, requests, seed=seed, cuts=cuts)
+    summary, run = replay(asked, requests, seed=seed, cuts=cuts, where=str(file))
     if out is not None:
         runs.write(run, out)
     _emit(summary, as_json, lambda console: terminal.render_run(summary, console))

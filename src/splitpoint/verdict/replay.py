@@ -110,9 +110,10 @@ def replay(
     *,
     seed: int = 0,
     cuts: metrics.Cuts = metrics.EIGHTHS,
+    where: str = "deployment",
 ) -> tuple[Summary, Run]:
     """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace; rates and
-    occupancies of the summary leave out the `cuts`."""
+    occupancies of the summary leave out the `cuts`. `where`: the file that states it."""
     model = model_of(asked)
     gpu = asked.gpu if isinstance(asked.gpu, Gpu) else gpu_by_name(asked.gpu)
     if isinstance(asked, DeploymentPlan):
@@ -125,8 +126,8 @@ def replay(
     for index, pool in enumerate(deployment.pools):
         faults = problems(pool.topology, model)
         if faults:
-            where = f"pools.{index}: layout {pool.topology}"
-            raise PlanError(where, faults[0], "; ".join(faults[1:]))
+            place = f"{where}: pools.{index}: layout {pool.topology}"
+            raise PlanError(place, faults[0], "; ".join(faults[1:]))
     chosen = Candidate(
         deployment=deployment,
         instances=tuple(
