@@ -53,7 +53,7 @@ SHARED = ROOT.parent / "shared" / "truth" / "inferencex_dsr1_configs.csv"
 TURNS = 10
 # Seconds that the first wave of InferenceX's loops waits for kernels met for the first time: fitted
 # on even rows, see `fronts`. The warm-up of newer runs (2 requests a user) repeats one prompt.
-COLD_S = {"vllm": 0.0, "sglang": 1.1, "trtllm": 0.0}
+COLD_S = {"vllm": 0.0, "sglang": 1.0, "trtllm": 0.0}
 # Rows of one task of the process pool.
 CHUNK = 16
 
