@@ -99,7 +99,8 @@ def test_of_splits_that_are_too_slow_those_that_serve_most_are_tried() -> None:
     instances = [small.ready(), small.ready(Topology(tp=2)), small.ready(Topology(tp=4))]
     found = matched(load, SLO, mixed=(), apart=instances, gpus=6, all_gpus=True, per_arm=3)
     level = [e for e in (*found.chosen, *found.pruned) if e.gpus == 6]
-    most = max(e.rate for e in level)
+    third = sorted((e.rate for e in level), reverse=True)[2]
     assert not any(e.feasible for e in level)
-    assert min(e.tpot for e in level) < min(e.tpot for e in level if e.rate > 0.9 * most)
-    assert all(e.rate > 0.9 * most for e in found.chosen)
+    assert min(e.tpot for e in level) < min(e.tpot for e in level if e.rate >= third)
+    # Rates are told apart to two digits.
+    assert all(e.rate > 0.97 * third for e in found.chosen)
