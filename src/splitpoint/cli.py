@@ -129,6 +129,10 @@ def _with_curve(sets: list[str] | None, curve: Path | None) -> list[str]:
     return [*(sets or []), *named]
 
 
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _later(command: str) -> None:
     _fail(f"{command}: comes with a later release, which will start and measure real engines", 1)
 
@@ -421,9 +425,52 @@ def audit(
 
 
 @app.command()
-def up() -> None:
-    """Start a recipe on a real engine (a later release)."""
-    _later("up")
+def up(
+    folder: Annotated[Path, typer.Argument(help="A recipe, or the folder of a plan.")],
+    flags: Annotated[
+        list[str] | None, typer.Argument(help="After --: more flags of every `vllm serve`.")
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=1, help="Seconds to start in; else START_TIMEOUT.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check/--no-check", help="Check the tokens of all instances.")
+    ] = True,
+    node: Annotated[int, typer.Option(min=0, help="Which node of the recipe this is.")] = 0,
+    down: Annotated[
+        bool, typer.Option("--down", help="Stop what runs of it here.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Start a recipe on a real engine, or stop it."""
+    from splitpoint.live import launch
+    from splitpoint.pricing.audit import started_figures
+    from splitpoint.report import launches
+
+    recipe = launch.recipe_folder(folder)
+    if down:
+        stopped = launch.stop(recipe)
+        _emit(stopped, as_json, lambda console: launches.render_down(stopped.stopped, console))
+        return
+    launched = launch.start(recipe, flags or [], node=node, timeout_s=timeout, tell=_tell)
+    # Node 0 has the router; the others' part is checked through it.
+    tokens = launch.check(recipe, _tell) if check and node == 0 else None
+    answered = launches.Up(
+        folder=str(folder),
+        endpoint=launched.endpoint,
+        instances=tuple(
+            launches.Started(
+                name=one.name,
+                url=one.url,
+                after_s=one.after_s,
+                log=one.log,
+                figures=started_figures(Path(one.log)),
+            )
+            for one in launched.instances
+        ),
+        tokens=None if tokens is None else tokens.found,
+    )
+    _emit(answered, as_json, lambda console: launches.render_up(answered, console))
 
 
 @app.command()

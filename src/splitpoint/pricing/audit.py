@@ -46,6 +46,7 @@ ROWS: tuple[FigureName, ...] = (
     "concurrency",
     "kv_tokens",
 )
+POOL: tuple[FigureName, ...] = ("kv", "block_tokens", "kv_blocks", "kv_tokens", "concurrency")
 # vLLM 0.32 on CPUs (platforms/cpu.py, read 2026-11): block 128 unless set, 32 the smallest;
 # 2,048 batched tokens a rank; steps are not overlapped (measured: its printed window groups).
 CPU_BLOCK = 128
@@ -518,6 +519,20 @@ def audit_files(paths: Sequence[Path], model: str | None, gpu: str | None) -> Au
     known = [facts.gpu(name) for name in facts.gpu_names()]
     gpus = [chosen or recognised(log, known) for log in logs]
     return audit(logs, models, gpus)
+
+
+def started_figures(log: Path) -> tuple[Compared, ...]:
+    """What a log prints of the KV pool beside what is predicted; nothing of a log without it."""
+    try:
+        audited = audit_files([log], None, None)
+    except PlanError:
+        return ()
+    return tuple(
+        row
+        for engine in audited.engines[:1]
+        for row in engine.figures
+        if row.name in POOL and row.printed is not None
+    )
 
 
 def _found(name: str) -> Model | None:

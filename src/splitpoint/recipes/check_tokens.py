@@ -112,13 +112,18 @@ def _checks(options: argparse.Namespace, groups: dict[str, list[Instance]]) -> I
             )
             yield judge(f"{prefill.name} -> {decode.name}", pair, floor)
     reference = (groups["prefill"] or groups["mixed"])[0]
+    others = [(i.name, i.url) for i in groups["mixed"][1:]]
+    others += [("router", options.router)] if options.router else []
+    if not others:
+        if len(everyone) == 1:
+            print(f"nothing to compare: {reference.name} is alone")
+        return
     floor = compare(
         fresh("floor", reference.name),
         lambda p: complete(reference.url, model, p),
         lambda p: complete(reference.url, model, p),
     )
-    others = [(i.name, i.url) for i in groups["mixed"][1:]]
-    for name, url in [*others, *([("router", options.router)] if options.router else [])]:
+    for name, url in others:
         pair = compare(
             fresh("pair", name),
             lambda p: complete(reference.url, model, p),

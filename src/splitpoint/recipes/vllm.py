@@ -348,6 +348,11 @@ def _url(instance: Instance) -> str:
 
 
 def _run(instances: Sequence[Instance], routed: bool) -> str:
+    # A stranger that answers there would be taken for the instance.
+    frees = [
+        f'[ "$NODE" != {instance.head} ] || free {instance.name} {_url(instance)}'
+        for instance in instances
+    ]
     starts = [
         f'[ "$NODE" != {share.node} ] || start {script_name(instance, share)} "$@"'
         for instance in instances
@@ -371,6 +376,8 @@ def _run(instances: Sequence[Instance], routed: bool) -> str:
         *HERE,
         'NODE="${NODE:-0}"',
         *RUN_FUNCTIONS,
+        *frees,
+        *(['[ "$NODE" != 0 ] || free router "$ENDPOINT"'] if routed else []),
         *starts,
         *waits,
         *(router if routed else []),
@@ -432,10 +439,21 @@ BEGAN = (
 
 RUN_FUNCTIONS = (
     'mkdir -p "$HERE/logs" "$HERE/pids"',
+    "# Asked to stop it stops between two steps, so that pids/ names all that it started.",
+    "STOPPING=",
+    "trap 'STOPPING=1' TERM",
     BEGAN,
+    "free() {",
+    '  [ ! -f "$HERE/pids/$1" ] || return 0',
+    '  if curl -s -o /dev/null --max-time 5 "$2/health"; then',
+    '    echo "$1: something answers at $2 already" >&2',
+    "    exit 1",
+    "  fi",
+    "}",
     "start() {",
     '  local script="$1" name="${1%.sh}"',
     "  shift",
+    '  [ -z "$STOPPING" ] || exit 143',
     '  if [ -f "$HERE/pids/$name" ]; then',
     '    echo "$name: already started; stop.sh first" >&2',
     "    exit 1",
@@ -450,7 +468,8 @@ RUN_FUNCTIONS = (
     '    [ -f "$file" ] || continue',
     '    name="$(basename "$file")"',
     '    read -r pid ticks < "$file"',
-    '    if [ "$(began "$pid")" != "$ticks" ]; then',
+    "    # One that ended before its start could be written down has no ticks.",
+    '    if [ -z "$ticks" ] || [ "$(began "$pid")" != "$ticks" ]; then',
     '      echo "$name: died; the end of logs/$name.log:" >&2',
     '      tail -n 20 "$HERE/logs/$name.log" >&2',
     "      return 1",
@@ -460,6 +479,7 @@ RUN_FUNCTIONS = (
     "wait_for() {",
     '  local name="$1" url="$2" since="$SECONDS"',
     '  until curl -sf -o /dev/null --max-time 5 "$url/health"; do',
+    '    [ -z "$STOPPING" ] || exit 143',
     "    all_alive || exit 1",
     '    if [ "$((SECONDS - since))" -ge "$START_TIMEOUT" ]; then',
     '      echo "$name: no answer from $url after $START_TIMEOUT s" >&2',
@@ -480,12 +500,14 @@ STOP = _bash(
         BEGAN,
         'for file in "$HERE"/pids/*; do',
         '  read -r pid ticks < "$file"',
-        '  if [ "$(began "$pid")" = "$ticks" ]; then kill -TERM "$pid"; fi',
+        '  if [ -n "$ticks" ] && [ "$(began "$pid")" = "$ticks" ]; then kill -TERM "$pid"; fi',
         "done",
         "SECONDS=0",
         'for file in "$HERE"/pids/*; do',
         '  read -r pid ticks < "$file"',
-        '  while [ "$(began "$pid")" = "$ticks" ] && [ "$SECONDS" -lt 30 ]; do sleep 0.2; done',
+        '  while [ -n "$ticks" ] && [ "$(began "$pid")" = "$ticks" ] && [ "$SECONDS" -lt 30 ]; do',
+        "    sleep 0.2",
+        "  done",
         "  # Each leads its own process group, and no other process can take a group's id while a",
         "  # member lives; a process that began later with this id is not ours.",
         '  now="$(began "$pid")"',

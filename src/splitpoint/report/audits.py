@@ -46,6 +46,15 @@ def render_audit(audit: Audit, console: Console) -> None:
         _say(console, f"{meeting.prefill} -> {meeting.decode}: {can[meeting.can]}. {meeting.words}")
 
 
+def figure_words(row: Compared) -> str:
+    """A printed figure and what was predicted, in a few words."""
+    name, _, unit = NAMES[row.name].partition(", ")
+    printed = f"{name} {_number(row, row.printed)} {unit}".rstrip()
+    if row.predicted is None:
+        return f"{printed} (not predicted)"
+    return f"{printed} ({_number(row, row.predicted)} predicted, {_off(row)})"
+
+
 def _engine(engine: EngineAudit, console: Console) -> None:
     version = engine.version or "of unknown version"
     model = engine.model or "an unnamed model"
