@@ -64,12 +64,6 @@ def test_help_names_every_command_of_the_design(splitpoint: Any) -> None:
     assert [word for word in COMMANDS if word not in said.out] == []
 
 
-def test_what_comes_later_says_so_in_one_line(splitpoint: Any) -> None:
-    said = splitpoint("measure")
-    assert (said.code, said.out) == (1, "")
-    assert said.err.count("\n") == 1 and "later release" in said.err
-
-
 def test_price_answers_with_the_keys_of_the_design(splitpoint: Any) -> None:
     said = splitpoint(
         "price", "Qwen/Qwen3.8-2.4T-A95B", "--gpu", "GB300", "--kv-dtype", "fp8",

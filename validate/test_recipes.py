@@ -31,4 +31,5 @@ def test_the_router_reads_its_command_as_it_is_meant(name: str) -> None:
     assert len(read.decode_urls) == replicas.get("decode", 0)
     assert len(read.worker_urls) == replicas.get("mixed", 0)
     policy = read.prefill_policy if deployment.split else read.policy
-    assert (policy, read.port) == (vllm.POLICIES[deployment.routing], vllm.ROUTER_PORT)
+    entries = replicas.get("prefill", 0) or replicas["mixed"]
+    assert (policy, read.port) == (vllm.policy(deployment.routing, entries), vllm.ROUTER_PORT)

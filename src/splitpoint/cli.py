@@ -133,10 +133,6 @@ def _tell(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _later(command: str) -> None:
-    _fail(f"{command}: comes with a later release, which will start and measure real engines", 1)
-
-
 @app.command()
 def price(
     model: Annotated[str, typer.Argument(help="Catalogue name, config.json, folder or hub id.")],
@@ -437,9 +433,7 @@ def up(
         bool, typer.Option("--check/--no-check", help="Check the tokens of all instances.")
     ] = True,
     node: Annotated[int, typer.Option(min=0, help="Which node of the recipe this is.")] = 0,
-    down: Annotated[
-        bool, typer.Option("--down", help="Stop what runs of it here.")
-    ] = False,
+    down: Annotated[bool, typer.Option("--down", help="Stop what runs of it here.")] = False,
     as_json: Json = False,
 ) -> None:
     """Start a recipe on a real engine, or stop it."""
@@ -474,9 +468,44 @@ def up(
 
 
 @app.command()
-def measure() -> None:
-    """Measure a running deployment (a later release)."""
-    _later("measure")
+def measure(
+    folder: Annotated[Path, typer.Argument(help="A recipe that runs, or the folder of a plan.")],
+    out: Annotated[Path, typer.Option(help="Write the run here (.npz).")],
+    requests: Annotated[int | None, typer.Option(min=1, help="How many to send.")] = None,
+    concurrency: Annotated[int | None, typer.Option(min=1, help="Users of a closed loop.")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Trace file; else the recipe's load.")] = None,
+    url: Annotated[str | None, typer.Option(help="Ask here, not where the recipe answers.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Of random prompts; else a new one each time.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a running recipe under the load of its prediction, and compare."""
+    import secrets
+
+    from splitpoint import run as runs
+    from splitpoint.live import launch, load
+    from splitpoint.measurement import of_run
+    from splitpoint.report.checks import render_check
+    from splitpoint.verdict.check import check as compared
+    from splitpoint.verdict.replay import replay, requests_of
+
+    runs.check_name(out)
+    recipe = launch.recipe_folder(folder)
+    asked = load.asked(recipe, trace=trace, requests=requests, concurrency=concurrency, rate=rate)
+    sent = requests_of(asked, base=recipe, where=str(recipe))
+    at = load.target(launch.settings(recipe), url, folder)
+    _, foretold = replay(asked, sent)
+    with _progress() as progress:
+        # A seed of its own: a second measurement's prompts would be found in the prefix cache.
+        drawn = secrets.randbelow(2**31) if seed is None else seed
+        measured = load.measured(at, asked, sent, seed=drawn, name=out.name, progress=progress)
+    runs.write(load.run_of(measured), out)
+    predicted = of_run(foretold, name=foretold.name, source="simulated", gpus=foretold.gpus)
+    found = compared(predicted, measured)
+    _emit(found, as_json, lambda console: render_check(found, console))
+    print(f"written: {out}", file=sys.stderr)
 
 
 @app.command()

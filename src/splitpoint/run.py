@@ -142,14 +142,19 @@ class _Head(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
+def check_name(path: Path) -> None:
+    """Refuse a name that `write` would refuse once the run is there."""
+    if path.suffix not in (".npz", ".parquet"):
+        raise PlanError(str(path), "is not a run file name", "end it in .npz or .parquet")
+
+
 def write(run: Run, path: Path) -> None:
     """Write a run file, whole or not at all; the suffix `.npz` or `.parquet` says which kind."""
+    check_name(path)
     if path.suffix == ".npz":
         write_atomic(path, _packed(run))
-    elif path.suffix == ".parquet":
-        _write_parquet(run, path)
     else:
-        raise PlanError(str(path), "is not a run file name", "end it in .npz or .parquet")
+        _write_parquet(run, path)
 
 
 def read(path: Path) -> Run:

@@ -4,11 +4,18 @@ STAND_IN_<port> says how it behaves there: `die` with a fault as an engine's cor
 without ever answering, `wrong` tokens after a handoff; else it serves.
 """
 
+import json
 import os
 import sys
 import time
 from http.server import ThreadingHTTPServer
+from pathlib import Path
 
+import numpy as np
+
+from splitpoint.measurement import measured_run, outcome_number
+from splitpoint.run import DONE
+from tests.live import exports
 from tests.recipes.fake import Behaviour, Handler
 
 STARTS = """\
@@ -34,8 +41,16 @@ Maximum concurrency for 4,096 tokens per request: 3.91x
 
 
 def main() -> None:
-    """Serve at --host and --port, die or hang."""
+    """Be `vllm serve` or a router, or `vllm bench serve`."""
     said = dict(zip(sys.argv, sys.argv[1:], strict=False))
+    if sys.argv[1] == "bench":
+        ask(said)
+    else:
+        serve(said)
+
+
+def serve(said: dict[str, str]) -> None:
+    """Serve at --host and --port, die or hang."""
     behaviour = os.environ.get(f"STAND_IN_{said['--port']}", "serve")
     print(STARTS, flush=True)
     if behaviour == "die":
@@ -46,6 +61,42 @@ def main() -> None:
     print(READY, flush=True)
     handler = type("Own", (Handler,), {"behaviour": Behaviour(corrupt=behaviour == "wrong")})
     ThreadingHTTPServer((said["--host"], int(said["--port"])), handler).serve_forever()
+
+
+def ask(said: dict[str, str]) -> None:
+    """Write a result as if every request had seen TTFT 0.2 s and TPOT 0.01 s; STAND_IN_BENCH says
+    which share of them failed, or `die`. What was asked for goes to STAND_IN_SEEN."""
+    behaviour = os.environ.get("STAND_IN_BENCH", "0")
+    if behaviour == "die":
+        print("vllm bench serve: error: argument --dataset-name: invalid choice: 'timed_trace'")
+        sys.exit(2)
+    count = int(said["--num-prompts"])
+    if said["--dataset-name"] == "timed_trace":
+        lines = [json.loads(line) for line in Path(said["--dataset-path"]).read_text().splitlines()]
+        arrive, isl, osl = (
+            np.array([line[name] for line in lines])
+            for name in ("timestamp", "input_length", "output_length")
+        )
+    else:
+        lines, arrive = [], np.arange(count) / 10
+        isl, osl = (np.full(count, int(said[f"--random-{w}-len"])) for w in ("input", "output"))
+    failed = np.arange(count) < float(behaviour) * count
+    run = measured_run(
+        "stand-in",
+        arrive_s=arrive.astype(float),
+        first_token_s=np.where(failed, np.nan, arrive + 0.2),
+        end_s=np.where(failed, np.nan, arrive + 0.2 + 0.01 * (osl - 1)),
+        isl=isl,
+        osl=osl,
+        outcome=np.where(failed, outcome_number("unfinished"), DONE),
+    )
+    print(f"Warming up\n  0%|  | 0/{count} [00:00<?]\r100%|##| {count}/{count} [00:01<00:00]")
+    if failed.all():
+        made = {"completed": 0, "duration": 1.0, "errors": ["Traceback:\nOSError: refused"] * count}
+    else:
+        made = exports.vllm_bench(run, detailed=True)
+    Path(said["--result-dir"], said["--result-filename"]).write_text(json.dumps(made))
+    Path(os.environ["STAND_IN_SEEN"]).write_text(json.dumps([sys.argv, lines]))
 
 
 if __name__ == "__main__":

@@ -19,11 +19,10 @@ from splitpoint.inputs.deployment import Deployment
 from splitpoint.live import launch
 from splitpoint.recipes import vllm
 from splitpoint.recipes.serving import serving
-from tests.live import stand_in
+from tests.live.programs import put_on_path
 from tests.recipes.fake import Handler
 from tests.report import sample
 
-ROOT = Path(__file__).parents[2]
 SPLIT = Deployment(pools=(sample.pool("prefill", 1), sample.pool("decode", 1)))
 MIXED = Deployment(pools=(sample.pool("mixed", 1),))
 
@@ -37,16 +36,8 @@ def address() -> str:
 
 @pytest.fixture
 def programs(tmp_path: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stand-in as `vllm` and `vllm-router` on the path."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    for name in ("vllm", "vllm-router"):
-        program = folder / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m {stand_in.__name__} "$@"\n')
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *sys.path]))
-    monkeypatch.setenv("PYTHON", sys.executable)
+    """The stand-in as `vllm` and `vllm-router`, and its address."""
+    put_on_path(tmp_path / "bin", monkeypatch)
     monkeypatch.setenv("NODE_0", address)
 
 
@@ -94,9 +85,7 @@ def test_one_that_dies_is_named_with_its_cause_and_the_others_are_stopped(
     told: list[str] = []
     with pytest.raises(OutsideError) as error:
         start(recipe, told)
-    assert str(error.value).startswith(
-        "decode-0 died: ValueError: the weights are of another"
-    )
+    assert str(error.value).startswith("decode-0 died: ValueError: the weights are of another")
     assert launch.running(recipe) == ()
     assert any(line.startswith("stopping ") and "prefill-0" in line for line in told)
 

@@ -202,6 +202,15 @@ def test_the_router_names_every_instance_and_both_policies() -> None:
     assert "http://$NODE_0:8107" in said
 
 
+def test_the_router_draws_from_no_single_instance() -> None:
+    # vllm-router 0.1.17 does not start with power_of_two and one decode worker.
+    pair = Deployment(pools=(sample.pool("prefill", 1), sample.pool("decode", 1)))
+    files = vllm.files(serving("m", sample.H20, pair))
+    assert flag(files["router.sh"], "--prefill-policy") == "round_robin"
+    assert flag(files["router.sh"], "--decode-policy") == "round_robin"
+    assert "the recipe takes power_of_two" not in files["README.md"]
+
+
 def test_one_instance_needs_no_router() -> None:
     files = vllm.files(serving("m", sample.H20, DEPLOYMENTS["one"]))
     assert "router.sh" not in files

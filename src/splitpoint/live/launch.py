@@ -325,10 +325,13 @@ def _stage(lines: Sequence[str]) -> str:
 
 
 def _last_words(log: Path) -> str:
+    return cause(_tail(log), str(log))
+
+
+def cause(lines: Sequence[str], source: str) -> str:
     """The line of a log that says best why it ends: a known cause, else the last fault that is no
     echo of another, else its last line."""
-    lines = _tail(log)
-    known = [error for one in parse(lines, str(log)) for error in one.errors]
+    known = [error for one in parse(lines, source) for error in one.errors]
     if known:
         return _short(known[-1])
     bare = [text for line in lines if (text := PREFIX.sub("", line, count=1).strip())]

@@ -34,7 +34,9 @@ def run(command: Sequence[str], *, hear: Callable[[str], None]) -> Ended:
             start_new_session=True,
         )
     except OSError as error:
-        raise OutsideError(f"{command[0]}: cannot be run: {error.strerror or error}") from None
+        raise OutsideError(
+            f"{command[0]}: cannot be run: {error.strerror or error}; is it on PATH?"
+        ) from None
     assert process.stdout is not None
     try:
         for line in process.stdout:

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from splitpoint import units
 from splitpoint.errors import PlanError, printable
-from splitpoint.inputs.deployment import Pool
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.deployment import Deployment, Pool, Routing
+from splitpoint.inputs.workload import Slo
+from splitpoint.recipes import bench
 from splitpoint.recipes.placement import Instance
 from splitpoint.recipes.serving import Serving
 
@@ -140,64 +141,31 @@ def _measure(made: Serving) -> str:
     if made.plan is None:
         return ""
     workload, slo = made.plan.workload, made.plan.slo
-    shape = _dataset(workload)
-    if not shape:
-        return ""
-    loads = _loads(workload)
-    commands = "\n\n".join(_bench([*shape, *load], slo) for load in loads)
-    return (
-        "## Measure it\n\n"
-        "The same load by vLLM's own client, after `. ./env.sh`:\n\n"
-        f"```bash\n{commands}\n```"
-    )
+    parts = [
+        "## Measure it",
+        "`splitpoint measure` asks the running recipe as `deployment.json` says, and sets what it "
+        "finds beside what is predicted:",
+        "```bash\nsplitpoint measure . --out measured.npz\n```",
+    ]
+    if shape := bench.shape(workload):
+        commands = "\n\n".join(_bench([*shape, *load], slo) for load in bench.loads(workload))
+        parts += [
+            "The same load by vLLM's own client, after `. ./env.sh`:",
+            f"```bash\n{commands}\n```",
+        ]
+    return "\n\n".join(parts)
 
 
 def _bench(words: Sequence[str], slo: Slo) -> str:
-    percentiles = ",".join(f"{p:g}" for p in sorted({50.0, slo.percentile, 99.0}))
+    metrics, goodput = bench.figures(slo)
     lines = [
         'vllm bench serve --base-url "$ENDPOINT" --model "$MODEL" '
         '--served-model-name "$SERVED_NAME"',
         " ".join(words),
-        f"--ignore-eos --percentile-metrics ttft,tpot,itl,e2el --metric-percentiles {percentiles}",
-        f"--goodput ttft:{slo.ttft_s * 1000:g} tpot:{slo.tpot_s * 1000:g} "
-        "--save-result --save-detailed",
+        f"--ignore-eos {metrics}",
+        f"{goodput} --save-result --save-detailed",
     ]
     return " \\\n  ".join(lines)
-
-
-def _dataset(workload: Workload) -> list[str]:
-    if isinstance(workload.isl, int) and isinstance(workload.osl, int):
-        return [
-            "--dataset-name random",
-            f"--random-input-len {workload.isl}",
-            f"--random-output-len {workload.osl}",
-        ]
-    return []
-
-
-def _loads(workload: Workload) -> list[list[str]]:
-    if workload.concurrency is not None:
-        many = (
-            workload.concurrency
-            if isinstance(workload.concurrency, tuple)
-            else (workload.concurrency,)
-        )
-        return [
-            [f"--max-concurrency {c}", f"--num-prompts {workload.requests or max(8 * c, 64)}"]
-            for c in many
-        ]
-    if workload.rate is not None:
-        rates = workload.rate if isinstance(workload.rate, tuple) else (workload.rate,)
-        count = workload.requests or 1000
-        return [
-            [
-                f"--request-rate {r:g}",
-                f"--burstiness {workload.burstiness:g}",
-                f"--num-prompts {count}",
-            ]
-            for r in rates
-        ]
-    return []
 
 
 def _notes(made: Serving, nodes: int, routed: bool) -> str:
@@ -231,7 +199,7 @@ def _notes(made: Serving, nodes: int, routed: bool) -> str:
             "request is vLLM's choice, by load and without regard to cached prefixes."
         )
     if routed:
-        inexact = {deployment.routing, deployment.decode_routing} & {"least_requests", "least_kv"}
+        inexact = _drawn(deployment) & {"least_requests", "least_kv"}
         if inexact:
             notes.append(
                 f"vllm-router has no {' or '.join(sorted(inexact))}: the recipe takes power_of_two."
@@ -248,6 +216,19 @@ def _notes(made: Serving, nodes: int, routed: bool) -> str:
             "nothing asks for a key."
         )
     return "## Good to know\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
+
+
+def _drawn(deployment: Deployment) -> set[Routing]:
+    """The policies by which the router chooses between several instances."""
+    sides = [
+        (deployment.routing, ("prefill", "mixed")),
+        (deployment.decode_routing, ("decode",)),
+    ]
+    return {
+        routing
+        for routing, roles in sides
+        if sum(pool.replicas for pool in deployment.pools if pool.role in roles) > 1
+    }
 
 
 def _too_long(made: Serving) -> list[str]:

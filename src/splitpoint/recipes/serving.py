@@ -7,13 +7,16 @@ from typing import Literal
 import msgspec
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment
+from splitpoint.inputs.deployment import Deployment, Pool
+from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
-from splitpoint.inputs.plan import Plan
+from splitpoint.inputs.plan import DeploymentPlan, Plan, PoolPlan
+from splitpoint.inputs.workload import Workload
 from splitpoint.record import Record
 from splitpoint.verdict.answer import Answer, Holding, Point
 
 CONFIG = "config.json"
+DEPLOYMENT = "deployment.json"
 
 
 class Serving(Record, frozen=True, kw_only=True):
@@ -75,3 +78,71 @@ def of_point(answer: Answer, name: str | None = None) -> Serving:
         input_p99=answer.workload.isl_p99,
         rests_on=answer.verdict.rests_on if wanted == answer.verdict.chosen else (),
     )
+
+
+def deployment_file(made: Serving) -> DeploymentPlan:
+    """The deployment with what its plan asks of it, as simulate, fit and measure read it. Files
+    that are named from here are named by their whole path."""
+    deployment, plan = made.deployment, made.plan
+    pools = tuple(_pool(pool) for pool in deployment.pools)
+    if plan is None:
+        return DeploymentPlan(
+            model=_placed(made.model),
+            gpu=made.gpu,
+            pools=pools,
+            routing=deployment.routing,
+            decode_routing=deployment.decode_routing,
+        )
+    return DeploymentPlan(
+        model=_placed(plan.model),
+        gpu=plan.gpu,
+        pools=pools,
+        routing=deployment.routing,
+        decode_routing=deployment.decode_routing,
+        workload=_workload(plan),
+        slo=plan.slo,
+        kv_pool_gib=plan.search.kv_pool_gib,
+        transfer_bandwidth=plan.search.transfer_bandwidth,
+        transfer_ports=plan.search.transfer_ports,
+        name=plan.name,
+    )
+
+
+def _pool(pool: Pool) -> PoolPlan:
+    at, engine = pool.topology, pool.engine
+    return PoolPlan(
+        role=pool.role,
+        tp=at.tp,
+        dp=at.dp,
+        pp=at.pp,
+        ep="all" if at.ep > 1 else 1,
+        dcp=at.dcp,
+        replicas=pool.replicas,
+        engine=_engine(engine),
+    )
+
+
+def _engine(engine: Engine) -> Engine:
+    return msgspec.structs.replace(
+        engine,
+        curve=engine.curve and _placed(engine.curve),
+        draft_model=engine.draft_model and _placed(engine.draft_model),
+    )
+
+
+def _workload(plan: Plan) -> Workload:
+    asked = plan.workload
+    return msgspec.structs.replace(
+        asked,
+        trace=asked.trace and _placed(asked.trace),
+        requests=asked.requests or plan.search.requests,
+    )
+
+
+def _placed(name: str) -> str:
+    """A file's whole path; a name that is no file here stays as it is."""
+    path = Path(name).expanduser() if name.startswith("~/") else Path(name)
+    try:
+        return str(path.absolute()) if path.exists() else name
+    except (OSError, ValueError):
+        return name

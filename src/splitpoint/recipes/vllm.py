@@ -14,10 +14,10 @@ from pathlib import Path
 from splitpoint.errors import PlanError, printable
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
 from splitpoint.inputs.engine import Engine, KvDtype
-from splitpoint.inputs.files import write_atomic
+from splitpoint.inputs.files import to_json, write_atomic
 from splitpoint.recipes import readme
 from splitpoint.recipes.placement import Instance, Share, place
-from splitpoint.recipes.serving import Serving, chosen
+from splitpoint.recipes.serving import DEPLOYMENT, Serving, chosen, deployment_file
 from splitpoint.verdict.answer import Answer, holding_name
 
 ROUTER_PORT = 8000
@@ -102,8 +102,14 @@ def files(made: Serving) -> dict[str, str]:
     out["stop.sh"] = STOP
     out["check.sh"] = _check_script(made, instances, routed)
     out["check.py"] = resources.files("splitpoint.recipes").joinpath("check_tokens.py").read_text()
+    out[DEPLOYMENT] = to_json(deployment_file(made)).decode()
     out[README] = readme.text(made, instances, nodes, routed)
     return out
+
+
+def policy(routing: Routing, workers: int) -> str:
+    """The router's word; it refuses to draw two of one worker, of which there is no choice."""
+    return POLICIES[routing] if workers > 1 else "round_robin"
 
 
 def script_name(instance: Instance, share: Share) -> str:
@@ -315,7 +321,9 @@ def _env(made: Serving, instances: Sequence[Instance], nodes: int) -> str:
 
 
 def _router(deployment: Deployment, instances: Sequence[Instance]) -> str:
-    first, second = POLICIES[deployment.routing], POLICIES[deployment.decode_routing]
+    entry = "prefill" if deployment.split else "mixed"
+    first = policy(deployment.routing, sum(i.role == entry for i in instances))
+    second = policy(deployment.decode_routing, sum(i.role == "decode" for i in instances))
     words: list[tuple[str, ...]] = [
         ("--host", '"${ROUTER_HOST:-$NODE_0}"'),
         ("--port", str(ROUTER_PORT)),
