@@ -181,6 +181,12 @@ def test_a_plan_becomes_a_folder_that_can_be_read_again(splitpoint: Any, tmp_pat
     assert recipe.code == 0 and recipe.json["files"]
     for script in (tmp_path / "r").glob("*.sh"):
         subprocess.run(["bash", "-n", script], check=True)
+    # What `measure` will predict is what the plan predicted.
+    chosen = next(p for p in answer["points"] if p["name"] == answer["verdict"]["chosen"])
+    again = splitpoint("simulate", tmp_path / "r" / "deployment.json", "--json").json
+    assert [again["ttft"]["p90"], again["tpot"]["p90"], again["output_tok_s"]] == [
+        chosen["ttft"]["p90"], chosen["tpot"]["p90"], chosen["output_tok_s"]
+    ]  # fmt: skip
 
 
 def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -> None:

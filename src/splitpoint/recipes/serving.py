@@ -132,10 +132,11 @@ def _engine(engine: Engine) -> Engine:
 
 def _workload(plan: Plan) -> Workload:
     asked = plan.workload
+    counts = [n for n in (asked.requests, plan.search.requests) if n is not None]
     return msgspec.structs.replace(
         asked,
         trace=asked.trace and _placed(asked.trace),
-        requests=asked.requests or plan.search.requests,
+        requests=min(counts, default=None),
     )
 
 
