@@ -150,30 +150,24 @@ def test_an_interrupted_start_leaves_nothing_running(
     assert launch.running(single) == ()
 
 
-def test_the_command_starts_tells_and_stops(
+def test_the_command_hands_flags_on_tells_and_stops(
     single: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*words: str) -> Any:
-        monkeypatch.setattr(sys, "argv", ["splitpoint", *words, "--json"])
+        monkeypatch.setattr(sys, "argv", ["splitpoint", "up", "--json", *words])
         with pytest.raises(SystemExit) as left:
             main()
         assert left.value.code == 0
         return json.loads(capsys.readouterr().out)
 
-    started = said("up", str(single))
+    started = said(str(single), "--", "--block-size", "128")
+    pid = int((single / "pids" / "mixed-0").read_text().split()[0])
+    assert "--block-size\x00128\x00" in Path(f"/proc/{pid}/cmdline").read_text()
     assert started["tokens"] == "nothing to compare"
     figures = {row["name"]: row["printed"] for row in started["instances"][0]["figures"]}
     assert (figures["kv_tokens"], figures["concurrency"]) == (16_000, 3.91)
-    assert said("up", str(single), "--down") == {"stopped": ["mixed-0"]}
-    assert said("up", str(single), "--down") == {"stopped": []}
-
-
-def test_flags_reach_every_instance(single: Path) -> None:
-    start(single, [], "--block-size", "128")
-    assert launch.check(single, lambda _: None).found == "nothing to compare"
-    pid = int((single / "pids" / "mixed-0").read_text().split()[0])
-    assert "--block-size\x00128\x00" in Path(f"/proc/{pid}/cmdline").read_text()
-    launch.stop(single)
+    assert said(str(single), "--down") == {"stopped": ["mixed-0"]}
+    assert said(str(single), "--down") == {"stopped": []}
 
 
 @pytest.mark.parametrize(

@@ -165,9 +165,7 @@ def start(
                 raise OutsideError(_death(gone[0], recipe))
         except BaseException:
             _halt(process)
-            if names := running(recipe):
-                tell(f"stopping {', '.join(names)}")
-            _stop(recipe)
+            _abandon(recipe, tell)
             raise
     return Launched(
         endpoint=stated.endpoint,
@@ -188,7 +186,7 @@ def check(recipe: Path, tell: Tell) -> Tokens:
             told = ended.lines[-1] if ended.lines else "it says nothing"
             raise OutsideError(f"{recipe}: the token check failed: {_short(told)}")
     except BaseException:
-        _stop(recipe)
+        _abandon(recipe, tell)
         raise
     if ended.code == NOISY:
         found: Finding = "too noisy to judge"
@@ -278,16 +276,22 @@ def _halt(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _abandon(recipe: Path, tell: Tell) -> None:
+    if names := running(recipe):
+        tell(f"stopping {', '.join(names)}")
+    _stop(recipe)
+
+
 def _stop(recipe: Path) -> None:
-    # Of its own session: a second Ctrl-C does not leave it half done.
-    subprocess.run(
+    # In a session of its own and not killed with the wait for it, as `subprocess.run` would: a
+    # second Ctrl-C does not leave it half done.
+    subprocess.Popen(
         ["bash", str(recipe / "stop.sh")],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
-        check=False,
-    )
+    ).wait()
 
 
 def _why(words: str, recipe: Path) -> str:
