@@ -161,7 +161,7 @@ def test_the_command_hands_flags_on_tells_and_stops(
         return json.loads(capsys.readouterr().out)
 
     started = said(str(single), "--", "--block-size", "128")
-    pid = int((single / "pids" / "mixed-0").read_text().split()[0])
+    pid = int(next(single.glob("pids/*/mixed-0")).read_text().split()[0])
     assert "--block-size\x00128\x00" in Path(f"/proc/{pid}/cmdline").read_text()
     assert started["tokens"] == "nothing to compare"
     figures = {row["name"]: row["printed"] for row in started["instances"][0]["figures"]}

@@ -81,10 +81,11 @@ def test_the_load_of_the_prediction_is_asked_and_compared(
     assert rows["TPOT", "p50"]["measured"] == pytest.approx(0.01)
     assert 0 < rows["TPOT", "p50"]["predicted"] < 0.1
     assert (found["predicted_source"], found["mismatches"]) == ("simulated", [])
-    assert "--max-concurrency 4 --num-prompts 16 --seed 7" in found["notes"][0]
+    assert found["notes"][-2] == f"measured at {url}: m on 1xTP1"
+    assert "--max-concurrency 4 --num-prompts 16 --seed 7" in found["notes"][-1]
     run = read_run(out)
     assert (run.origin, run.gpus, len(run.requests)) == ("measured", 1, 16)
-    assert run.notes == tuple(found["notes"])
+    assert run.notes == tuple(found["notes"][-2:])
     words, _ = json.loads(seen.read_text())
     asked = dict(pairwise(words))
     assert (asked["--random-input-len"], asked["--random-output-len"]) == ("256", "16")

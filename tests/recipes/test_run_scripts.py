@@ -45,6 +45,11 @@ def path_with(folder: Path, command: str) -> dict[str, str]:
     return {"PATH": f"{programs}:{os.environ['PATH']}", "START_TIMEOUT": "30"}
 
 
+def pids_of(folder: Path) -> Path:
+    """Where this node's process ids stand."""
+    return folder / "pids" / os.uname().nodename
+
+
 def bash(folder: Path, script: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         ["bash", str(folder / script)],
@@ -58,11 +63,14 @@ def bash(folder: Path, script: str, env: dict[str, str]) -> subprocess.Completed
 
 def test_run_starts_all_waits_for_all_and_stop_ends_all(recipe: Path) -> None:
     env = path_with(recipe, f'exec "{sys.executable}" "{fake.__file__}" "$@"')
+    # In a folder that nodes share, ids of another node mean nothing here.
+    (recipe / "pids" / "another node").mkdir(parents=True)
+    (recipe / "pids" / "another node" / "decode-1").write_text("1 1\n")
     try:
         told = bash(recipe, "run.sh", env)
         assert told.returncode == 0, told.stderr
         assert "prefill-0: answers" in told.stdout and "router: answers" in told.stdout
-        pids = {file.name: int(file.read_text().split()[0]) for file in (recipe / "pids").iterdir()}
+        pids = {file.name: int(file.read_text().split()[0]) for file in pids_of(recipe).iterdir()}
         assert set(pids) == {"prefill-0", "decode-0", "router"}
         assert all(Path(f"/proc/{pid}").exists() for pid in pids.values())
         again = bash(recipe, "run.sh", env)
@@ -71,7 +79,8 @@ def test_run_starts_all_waits_for_all_and_stop_ends_all(recipe: Path) -> None:
         stopped = bash(recipe, "stop.sh", env)
     assert stopped.returncode == 0
     assert not any(running(pid) for pid in pids.values())
-    assert list((recipe / "pids").iterdir()) == []
+    assert list(pids_of(recipe).iterdir()) == []
+    assert [file.name for file in (recipe / "pids" / "another node").iterdir()] == ["decode-1"]
 
 
 def running(pid: int) -> bool:
@@ -93,8 +102,8 @@ def test_an_instance_that_dies_is_named_with_the_end_of_its_log(recipe: Path) ->
 def test_stop_leaves_a_process_alone_that_took_over_an_old_id(recipe: Path) -> None:
     other = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-        (recipe / "pids").mkdir()
-        (recipe / "pids" / "decode-0").write_text(f"{other.pid} 1\n")
+        pids_of(recipe).mkdir(parents=True)
+        (pids_of(recipe) / "decode-0").write_text(f"{other.pid} 1\n")
         assert bash(recipe, "stop.sh", dict(os.environ)).returncode == 0
         assert other.poll() is None
     finally:

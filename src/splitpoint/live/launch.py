@@ -28,6 +28,7 @@ HALT_S = 10.0
 # Of a log's end: more than the longest traceback of an engine that died.
 TAIL_BYTES = 256 * 1024
 LONGEST_WORDS = 300
+STEP = 20  # per cent between two lines of progress
 NOISY = 3  # exit code of check.sh
 
 ANSWERS = re.compile(r"^(\S+): answers at (\S+) after (\d+) s$", re.MULTILINE)
@@ -36,12 +37,12 @@ SILENT = re.compile(r"^(\S+): no answer from", re.MULTILINE)
 
 # What a line of vLLM's log says of the start; the last one that matches is where it stands.
 STAGES = (
-    (re.compile(r"Loading safetensors checkpoint shards:\s+(\d+%)"), "loading weights"),
+    (re.compile(r"Loading safetensors checkpoint shards:\s+(\d+)%"), "loading weights"),
     (re.compile(r"Starting to load model"), "loading weights"),
     (re.compile(r"Loading weights took|Model loading took"), "weights are loaded"),
     (re.compile(r"Compiling a graph|Dynamo bytecode|torch\.compile takes"), "compiling"),
     (re.compile(r"(?:GPU|CPU) KV cache size"), "KV cache is laid out"),
-    (re.compile(r"Capturing CUDA graphs?[^%]*?(\d+%)"), "capturing graphs"),
+    (re.compile(r"Capturing CUDA graphs?[^%]*?(\d+)%"), "capturing graphs"),
     (re.compile(r"Warming up|Profiling CUDA graph memory"), "warming up"),
     (re.compile(r"init engine \(profile"), "engine is ready"),
 )
@@ -212,10 +213,10 @@ def running(recipe: Path) -> tuple[str, ...]:
 
 
 def _started(recipe: Path) -> Mapping[str, str]:
-    folder = recipe / "pids"
-    if not folder.is_dir():
-        return {}
-    return {file.name: file.read_text() for file in sorted(folder.iterdir()) if file.is_file()}
+    folder = recipe / "pids" / os.uname().nodename
+    # Recipes of 0.2 keep the ids of all nodes together.
+    files = [*folder.glob("*"), *(recipe / "pids").glob("*")]
+    return {file.name: file.read_text() for file in sorted(files) if file.is_file()}
 
 
 def _lives(words: str) -> bool:
@@ -324,7 +325,9 @@ def _stage(lines: Sequence[str]) -> str:
     for line in reversed(lines):
         for shape, words in STAGES:
             if found := shape.search(line):
-                return f"{words}, {found[1]}" if shape.groups and found[1] else words
+                if not shape.groups:
+                    return words
+                return f"{words}, {int(found[1]) // STEP * STEP}%"
     return ""
 
 

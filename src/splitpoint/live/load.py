@@ -139,7 +139,8 @@ def measured(
             raise OutsideError(f"vllm bench serve failed: {launch.cause(ended.lines, 'client')}")
         found = _read(result, name)
     conditions = (
-        f"measured at {at.url}: vllm bench serve {' '.join(words)}".replace(scratch, "TRACE"),
+        f"measured at {at.url}: {at.served_name} on {plan.deployment}",
+        f"vllm bench serve {' '.join(words)}".replace(f"{scratch}/", ""),
         *found.notes,
         *([OPENED] if not trace.closed and bool((trace.turn > 0).any()) else []),
     )
