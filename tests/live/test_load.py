@@ -17,8 +17,10 @@ from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.plan import Plan, Search, read_deployment
+from splitpoint.inputs.trace import Trace
+from splitpoint.inputs.traces.requests import trace_of
 from splitpoint.inputs.workload import Slo, Workload
-from splitpoint.live import program
+from splitpoint.live import load, program
 from splitpoint.recipes import vllm
 from splitpoint.recipes.serving import Serving, serving
 from splitpoint.run import OUTCOMES
@@ -141,6 +143,22 @@ def test_varied_lengths_go_out_one_by_one_and_share_nothing(
     assert len({line["input_length"] for line in lines}) > 5
     assert len(ids) == len(set(ids))
     assert all(len(line["hash_ids"]) == -(-line["input_length"] // 16) for line in lines)
+
+
+def test_think_times_that_the_client_cannot_keep_are_not_predicted_either(tmp_path: Path) -> None:
+    folder = recipe(tmp_path / "recipe", Workload(preset="chat", scale=2.0, requests=40))
+
+    def sent(concurrency: int | None, rate: float | None) -> Trace:
+        asked = load.asked(
+            folder, trace=None, requests=20, concurrency=concurrency, rate=rate
+        ).workload
+        assert asked is not None
+        return trace_of(asked, base=folder)
+
+    timed, paced, users = sent(None, None), sent(None, 5.0), sent(3, None)
+    assert [len(trace) for trace in (timed, paced, users)] == [20, 20, 20]
+    assert not timed.closed and not paced.closed
+    assert users.closed and not users.think_s.any() and users.session.max() == 2
 
 
 def test_failures_are_counted_and_told(
