@@ -44,7 +44,7 @@ def play(
         requests=requests,
         instances=_instances(s, world),
         series=_series(s, series),
-        notes=_notes(s, world),
+        notes=_notes(s, world, requests.outcome),
     )
 
 
@@ -62,8 +62,9 @@ def _columns(rows: Rows, kinds: dict[str, type[np.generic]]) -> dict[str, NDArra
 
 
 def _seconds(picos: Longs | Floats) -> Floats:
-    seconds = np.asarray(picos, np.float64)
-    return np.where(seconds < 0, np.nan, seconds / PICOS)
+    seconds: Floats = picos / PICOS
+    seconds[seconds < 0] = np.nan
+    return seconds
 
 
 def _ints(column: Longs) -> Ints:
@@ -150,10 +151,10 @@ def _series(s: Sim, wanted: bool) -> Series:
     )
 
 
-def _notes(s: Sim, world: World) -> tuple[str, ...]:
+def _notes(s: Sim, world: World, outcome: Ints) -> tuple[str, ...]:
     notes = []
     rows = s.requests
-    infeasible = np.flatnonzero(rows.outcome == INFEASIBLE)
+    infeasible = np.flatnonzero(outcome == INFEASIBLE)
     if world.link is not None and not world.link.bandwidth > 0 and len(infeasible):
         notes.append(f"the link has no bandwidth: {len(infeasible)} requests cannot be handed over")
         return tuple(notes)
@@ -166,7 +167,7 @@ def _notes(s: Sim, world: World) -> tuple[str, ...]:
         )
     if len(infeasible) > NAMED:
         notes.append(f"{len(infeasible) - NAMED:,} more requests never fit")
-    stuck = np.count_nonzero(rows.outcome == UNFINISHED)
+    stuck = np.count_nonzero(outcome == UNFINISHED)
     if stuck:
         notes.append(f"{stuck:,} requests were left unfinished: no event could move them on")
     return tuple(notes)
