@@ -1,4 +1,4 @@
-"""Real engines: what was measured on them, and step curves fitted to it.
+"""Real engines: starting and measuring a recipe, reading what was measured, fitting to it.
 
-Starting and measuring engines comes with a later release.
+Only `cli` imports it.
 """
