@@ -1,5 +1,7 @@
 """The headline says what a reader must not miss."""
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from splitpoint.inputs.plan import Plan
@@ -13,22 +15,14 @@ from tests.verdict.made import SLO, flat, made
 def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
     split = made("split", prefill=4, decode=4, meets=False)
     mixed = made("mixed", prefill=8)
-    found = spoken(
-        plan=Plan(model="m", gpu="g", gpus=8, workload=Workload(isl=1, osl=1, rate=1.0), slo=SLO),
+    found = verdict(
+        split,
+        mixed,
         load="400 users",
-        split=split,
-        mixed=mixed,
-        sole=None,
-        comparisons=(comparison([split], [mixed], SLO, routing=None),),
-        conditions=(),
-        claims=(),
         turned_by=("decode time: x 1.03", "prefill time: x 1.2"),
         guessed=("draft acceptance",),
-        time_band=1.25,
         by_load=[("100 users", "split"), ("200 users", "split"), ("400 users", "mixed")],
         unreached=("40 req/s was asked for",),
-        fewest={},
-        rejected=(),
     )
     assert found.choice == "mixed"
     assert found.headline.endswith("under 400 users; at 100 users to 200 users split wins")
@@ -40,24 +34,27 @@ def test_the_headline_names_the_loads_that_the_other_arm_wins() -> None:
     assert found.rests_on == ("decode time: x 1.03", "prefill time: x 1.2", "draft acceptance")
 
 
-def verdict(split: Point, mixed: Point, fewest: dict[str, Point] | None = None) -> Verdict:
+def verdict(split: Point, mixed: Point, **changes: Any) -> Verdict:
     """The verdict between two points, step times being known within a quarter."""
+    told: dict[str, Any] = {
+        "load": "trace",
+        "conditions": (),
+        "claims": (),
+        "turned_by": (),
+        "guessed": (),
+        "by_load": (),
+        "unreached": (),
+        "fewest": {},
+        "rejected": (),
+    }
     return spoken(
         plan=Plan(model="m", gpu="g", gpus=8, workload=Workload(isl=1, osl=1, rate=1.0), slo=SLO),
-        load="trace",
         split=split,
         mixed=mixed,
         sole=None,
         comparisons=(comparison([split], [mixed], SLO, routing=None),),
-        conditions=(),
-        claims=(),
-        turned_by=(),
-        guessed=(),
         time_band=1.25,
-        by_load=(),
-        unreached=(),
-        fewest=fewest or {},
-        rejected=(),
+        **(told | changes),
     )
 
 

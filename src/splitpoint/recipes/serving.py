@@ -84,21 +84,19 @@ def deployment_file(made: Serving) -> DeploymentPlan:
     """The deployment with what its plan asks of it, as simulate, fit and measure read it. Files
     that are named from here are named by their whole path."""
     deployment, plan = made.deployment, made.plan
-    pools = tuple(_pool(pool) for pool in deployment.pools)
-    if plan is None:
-        return DeploymentPlan(
-            model=_placed(made.model),
-            gpu=made.gpu,
-            pools=pools,
-            routing=deployment.routing,
-            decode_routing=deployment.decode_routing,
-        )
-    return DeploymentPlan(
-        model=_placed(plan.model),
-        gpu=plan.gpu,
-        pools=pools,
+    bare = DeploymentPlan(
+        model=_placed(made.model),
+        gpu=made.gpu,
+        pools=tuple(_pool(pool) for pool in deployment.pools),
         routing=deployment.routing,
         decode_routing=deployment.decode_routing,
+    )
+    if plan is None:
+        return bare
+    return msgspec.structs.replace(
+        bare,
+        model=_placed(plan.model),
+        gpu=plan.gpu,
         workload=_workload(plan),
         slo=plan.slo,
         kv_pool_gib=plan.search.kv_pool_gib,

@@ -313,13 +313,11 @@ def _alone(loop: Loop, model: Model, gpu: Gpu, shape: Shape) -> World:
     each = min(group.block_tokens or layout.block_tokens for group in layout.groups)
     blocks = blocks_per_request(layout, loop.tokens)
     blocks += len(layout.groups) * ceil_div(loop.tokens, each)
-    budget = shape.context
     # A picosecond a step: the simulator's clock must move.
-    steps = np.ones(budget + 1, np.int64)
     ideal = StepCurve(
         decode=np.ones(loop.concurrency + 1, np.int64),
         decode_context=np.zeros(loop.concurrency + 1, np.int64),
-        mixed=steps,
+        mixed=np.ones(shape.context + 1, np.int64),
         prefill_pair=0,
     )
     prefill = replace(
@@ -328,7 +326,7 @@ def _alone(loop: Loop, model: Model, gpu: Gpu, shape: Shape) -> World:
         dp=1,
         kv_blocks=1 + loop.concurrency * blocks,
         max_seqs=loop.concurrency,
-        token_budget=budget,
+        token_budget=shape.context,
         curve=ideal,
         acceptance=(),
         batches_in_flight=1,

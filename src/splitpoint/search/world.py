@@ -37,6 +37,16 @@ class Candidate(Record, frozen=True, kw_only=True):
         """The shape with its routing."""
         return f"{self.shape}, {self.deployment.routing}"
 
+    @property
+    def front_s(self) -> float:
+        """Seconds of a request in the front end, which it passes once, beside its input tokens'."""
+        return max(ready.front_s for ready in self.instances)
+
+    @property
+    def front_token_s(self) -> float:
+        """Seconds of an input token there."""
+        return host_speed(self.instances[0].engine).front_token
+
 
 def candidate(deployment: Deployment, model: Model, gpu: Gpu) -> Candidate:
     """A deployment made ready from its own engines, each pool's memory being its ladder's."""
@@ -78,7 +88,6 @@ def world(
     its bytes per token; `transfer_bandwidth` overrides one port's bytes per second,
     `transfer_ports` says how many ports the GPUs of a machine share."""
     deployment = candidate.deployment
-    speed = host_speed(candidate.instances[0].engine)
     return World(
         pools=tuple(
             _pool(pool, ready)
@@ -94,9 +103,8 @@ def world(
             transfer_bandwidth=transfer_bandwidth,
             transfer_ports=transfer_ports,
         ),
-        # A request passes the front end of the deployment once.
-        front_s=max(ready.front_s for ready in candidate.instances),
-        front_token_s=speed.front_token,
+        front_s=candidate.front_s,
+        front_token_s=candidate.front_token_s,
     )
 
 

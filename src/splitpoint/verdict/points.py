@@ -6,7 +6,6 @@ from splitpoint import metrics
 from splitpoint.inputs.workload import Slo
 from splitpoint.run import Run
 from splitpoint.search.world import Candidate
-from splitpoint.timing.host import host_speed
 from splitpoint.units import seconds
 from splitpoint.verdict.answer import Point, PoolState, Quantiles, Stack
 
@@ -89,9 +88,7 @@ def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
 
 def _front(candidate: Candidate, run: Run) -> float:
     """Seconds that a mean request spends in the front end before any instance knows of it."""
-    speed = host_speed(candidate.instances[0].engine)
-    fixed = max(ready.front_s for ready in candidate.instances)
-    return fixed + speed.front_token * float(np.mean(run.requests.isl))
+    return candidate.front_s + candidate.front_token_s * float(np.mean(run.requests.isl))
 
 
 def _full_at(candidate: Candidate, run: Run, pool: int) -> float | None:
