@@ -3,8 +3,8 @@
 Ctrl-C or a full disk leaves the old folder as it was, never half of a new one.
 """
 
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -47,29 +47,36 @@ def staged(out: Path) -> Iterator[Path]:
         raise PlanError(
             f"--out {out}", "holds files that no plan wrote", "name a new or empty folder"
         )
+    # Named before it is made: a signal may come between the two.
+    staging = _beside(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    except OSError as error:
-        raise OutsideError(f"--out {out}: cannot write there ({error.strerror})") from error
-    try:
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+            staging.mkdir(0o700)
+        except OSError as error:
+            raise OutsideError(f"--out {out}: cannot write there ({error.strerror})") from error
         yield staging
         _swap(staging, out)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
 
+def _beside(out: Path) -> Path:
+    """A name beside `out` that nothing has."""
+    return out.with_name(f".{out.name}.{secrets.token_hex(8)}")
+
+
 def _swap(staging: Path, out: Path) -> None:
-    staging.chmod(0o755)  # mkdtemp makes private folders; a report is meant to be shared
+    staging.chmod(0o755)  # private until now; a report is meant to be shared
     if not out.exists():
         staging.rename(out)
         return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}.old.", dir=out.parent))
-    out.rename(old / out.name)
+    old = _beside(out)
+    out.rename(old)
     try:
         staging.rename(out)
     except BaseException:
-        (old / out.name).rename(out)
+        old.rename(out)
         raise
     finally:
         shutil.rmtree(old, ignore_errors=True)
