@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.traces import mooncake, read
-from splitpoint.inputs.traces.columns import Lines
 from splitpoint.native import lines
-from splitpoint.native.lines import numbers
+from splitpoint.native.lines import Scanner
 
 FORM = b"<#|#[#]>\n"
 
@@ -112,34 +111,50 @@ def test_both_readers_agree_on_any_file(
 
 
 def test_the_usual_lines_are_read_by_compiled_code() -> None:
-    for text in (RIGHT, RIGHT.replace(" ", "")):
-        found = mooncake.plain(Lines("t", range(1, 3), f"{text}\n{text}"))
-        assert found is not None
-        assert found.columns.tolist() == [[5, 5], [700, 700], [3, 3]]
-        assert found.counts.tolist() == [2, 2]
-        assert found.listed[: found.found[1]].tolist() == [0, 1, 0, 1]
-    assert mooncake.plain(Lines("t", range(1, 3), f"{RIGHT}\n")) is None
+    for text in (RIGHT.encode(), RIGHT.replace(" ", "").encode()):
+        scanner = Scanner(mooncake.form_of(text))
+        for end in (b"", b"\n" + text):
+            found = scanner.read(text + b"\n" + text + end)
+            assert found is not None
+            lines = 2 + (end != b"")
+            assert found.columns.tolist() == [[5] * lines, [700] * lines, [3] * lines]
+            assert found.counts.tolist() == [2] * lines
+            assert found.listed.tolist() == [0, 1] * lines
+        assert scanner.read(text + b"\n") is None
+        assert scanner.read(b"") is None
 
 
 @given(st.binary(max_size=60))
 @example(b"<1|2[3]>\n<4|5[6,7, 8]>\n")
 @example(b"<1|2[3,]>\n")
 def test_interpreted_and_compiled_scans_agree(text: bytes) -> None:
-    text = text.replace(b"\r", b"7") + b"\n"
-    reads = [lines._unread(text, FORM, text.count(b"\n")) for _ in range(2)]
-    lines.scan(reads[0])
-    lines.scan.function(reads[1])
-    assert reads[0].found.tolist() == reads[1].found.tolist()
-    done, listed = reads[0].found
+    text = text.replace(b"\r", b"7")
+    scanner = Scanner(FORM, len(text) + 1)
+    found = scanner.read(text)
+    first, again = scanner.numbers, Scanner(FORM, len(text) + 1).numbers
+    again.text[:] = first.text
+    again.found[0] = first.found[0]
+    lines.scan.function(again)
+    assert first.found.tolist() == again.found.tolist()
+    _, done, listed, taken = first.found.tolist()
+    assert (found is not None) == (taken == len(text) + 1)
     for name in ("columns", "counts"):
-        first, second = (getattr(read, name)[..., :done].tolist() for read in reads)
-        assert first == second
-    assert reads[0].listed[:listed].tolist() == reads[1].listed[:listed].tolist()
+        assert np.array_equal(getattr(first, name)[..., :done], getattr(again, name)[..., :done])
+    assert first.listed[:listed].tolist() == again.listed[:listed].tolist()
 
 
 def test_numbers_stand_in_columns_and_lists() -> None:
-    found = numbers(b"<1|2[3]>\n<4|5[6,7, 8]>\n", FORM, 2)
+    found = Scanner(FORM).read(b"<1|2[3]>\n<4|5[6,7, 8]>")
     assert found is not None
     assert found.columns.tolist() == [[1, 4], [2, 5]]
     assert found.counts.tolist() == [1, 3]
-    assert found.listed[:4].tolist() == [3, 6, 7, 8]
+    assert found.listed.tolist() == [3, 6, 7, 8]
+
+
+def test_an_arena_that_grew_is_read_again_for_shorter_texts() -> None:
+    scanner = Scanner(FORM)
+    long = b"\n".join(b"<%d|2[3]>" % i for i in range(50))
+    for text, first in ((long, 0), (b"<7|2[3]>", 7), (long, 0)):
+        found = scanner.read(text)
+        assert found is not None
+        assert found.columns[0].tolist() == list(range(first, first + text.count(b"\n") + 1))

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs import traces
+from splitpoint.inputs import files, traces
 from splitpoint.inputs.trace import Trace, describe, reuse
 from splitpoint.inputs.traces import columns
 from splitpoint.inputs.traces.synth import preset
@@ -213,13 +213,18 @@ def test_a_file_is_read_alike_in_one_piece_and_in_many(
     path = tmp_path / "trace.jsonl"
     path.write_text("\n\n".join(lines) + "\n  \n")
     whole = traces.read(path)
-    monkeypatch.setattr(columns, "PIECE", 300)
+    monkeypatch.setattr(files, "CHUNK", 300)
     parts = traces.read(path)
     assert len(whole) == 120
     assert parts.isl.tolist() == whole.isl.tolist()
     assert parts.block_ids.tolist() == whole.block_ids.tolist()
-    path.write_text("\n\n".join([*lines, "{}"]))
-    with pytest.raises(PlanError, match="line 241: "):
+    for last, what in (("{}", "line 241: "), ('{"x": "\xe9"}', "line 241: byte 8 is not UTF-8")):
+        path.write_bytes("\n\n".join([*lines, last]).encode("latin-1"))
+        with pytest.raises(PlanError, match=what):
+            traces.read(path)
+    monkeypatch.setattr(traces, "MAX_LINE", 1000)
+    path.write_text("\n\n".join([*lines, "9" * 2000]))
+    with pytest.raises(PlanError, match="line 241: is longer than 1,000 bytes"):
         traces.read(path)
 
 

@@ -4,7 +4,6 @@ Compiled kernels take an index as it stands and a divisor as not 0. Run by a tes
 its own, with NUMBA_DISABLE_JIT=1 and warnings as errors.
 """
 
-import dataclasses
 from random import Random
 from typing import Any
 
@@ -41,7 +40,7 @@ def strict(s: Sim) -> Sim:
             fields[name] = type(field)(*(array.view(Strict) for array in field))
         else:
             fields[name] = field.view(Strict)
-    return dataclasses.replace(s, **fields)
+    return Sim(**fields)
 
 
 if __name__ == "__main__":

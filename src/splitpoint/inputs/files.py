@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, Literal, TypeVar
+from typing import BinaryIO, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -75,26 +75,76 @@ def open_text(
     its number; with `errors="replace"`, for files that may be damaged, bytes that are not UTF-8
     are replaced and a gzip file ends where it breaks off.
     """
-    for text in open_parts(path, max_bytes, max_line, errors=errors):
+    for part in whole_lines(path, max_bytes, max_line, whole=errors == "strict"):
+        text = part.text(errors)
+        if text is None:
+            yield from part.texts()
+            return
         lines = text.split("\n")
         yield from (line.removesuffix("\r") for line in lines) if "\r" in text else lines
 
 
-def open_parts(
-    path: Path,
-    max_bytes: int = MAX_TEXT_BYTES,
-    max_line: int = MAX_LINE,
-    *,
-    errors: Literal["strict", "replace"] = "strict",
-) -> Iterator[str]:
-    """The text as `open_text` reads it, many lines at once: each part ends where a line does."""
-    for number, lines in _whole_lines(path, max_bytes, max_line, errors == "strict"):
-        try:
-            yield lines.decode("utf-8-sig" if number == 1 else "utf-8", errors)
-        except UnicodeDecodeError:
-            # Once more line by line, to hand over what is whole and to name the one that is not.
-            yield from _texts(path, lines.split(b"\n"), number)
-            return
+class Part(NamedTuple):
+    """Lines of a file, the last one without its end; `at`: bytes of it, unpacked, before them."""
+
+    path: Path
+    at: int
+    lines: bytes
+
+    def text(self, errors: Literal["strict", "replace"] = "strict") -> str | None:
+        """The lines as text without a byte-order mark, None if some are not UTF-8."""
+        with suppress(UnicodeDecodeError):
+            return self.lines.decode("utf-8" if self.at else "utf-8-sig", errors)
+        return None
+
+    def texts(self) -> Iterator[str]:
+        """One line after the other, up to the first that is not UTF-8, which is refused."""
+        for place, line in enumerate(self.lines.split(b"\n"), start=self.number):
+            try:
+                yield line.decode("utf-8-sig" if place == 1 else "utf-8").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                what = f"byte {error.start + 1} is not UTF-8"
+                raise PlanError(f"{self.path}: line {place}", what) from None
+
+    @property
+    def number(self) -> int:
+        """The number of its first line: for a message, as the file is read again to tell."""
+        number, left = 1, self.at
+        for chunk in _plain(self.path, whole=False):
+            number += chunk.count(b"\n", 0, left)
+            left -= len(chunk)
+            if left <= 0:
+                break
+        return number
+
+
+def whole_lines(
+    path: Path, max_bytes: int = MAX_TEXT_BYTES, max_line: int = MAX_LINE, *, whole: bool = True
+) -> Iterator[Part]:
+    """A text file (plain or .gz), read as a stream, in parts that end where a line does; `whole`
+    False: a gzip file may break off.
+
+    A line that is too long is a PlanError that names its number.
+    """
+    at = 0
+    rest = b""
+    for chunk in _chunks(path, max_bytes, whole):
+        unread = rest + chunk
+        if len(unread) > max_line:
+            _check_lengths(Part(path, at, unread), max_line)
+        lines, ended, rest = unread.rpartition(b"\n")
+        if ended:
+            yield Part(path, at, lines)
+            at += len(lines) + 1
+    if rest:
+        yield Part(path, at, rest)
+
+
+def _check_lengths(part: Part, max_line: int) -> None:
+    for place, line in enumerate(part.lines.split(b"\n")):
+        if len(line) > max_line:
+            where = f"{part.path}: line {part.number + place}"
+            raise PlanError(where, f"is longer than {max_line:,} bytes")
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
@@ -130,50 +180,6 @@ def _decoded(path: Path, encoded: bytes) -> str:
     except UnicodeDecodeError as error:
         line = encoded.count(b"\n", 0, error.start) + 1
         raise PlanError(f"{path}: line {line}", "is not UTF-8", "save it as UTF-8") from None
-
-
-def _texts(path: Path, lines: list[bytes], number: int) -> Iterator[str]:
-    """Lines up to the first that is not UTF-8, which is refused."""
-    for place, line in enumerate(lines, start=number):
-        try:
-            yield line.decode("utf-8-sig" if place == 1 else "utf-8").removesuffix("\r")
-        except UnicodeDecodeError as error:
-            what = f"byte {error.start + 1} is not UTF-8"
-            raise PlanError(f"{path}: line {place}", what) from None
-
-
-def _whole_lines(
-    path: Path, max_bytes: int, max_line: int, whole: bool
-) -> Iterator[tuple[int, bytes]]:
-    """The file in parts that end where a line does, without that line's end; each with the number
-    of its first line."""
-    number = 1
-    rest = lines = ended = b""
-    for chunk in _chunks(path, max_bytes, whole):
-        if ended:
-            number += line_ends(lines) + 1
-        unread = rest + chunk
-        if len(unread) > max_line:
-            _check_lengths(path, number, unread, max_line)
-        lines, ended, rest = unread.rpartition(b"\n")
-        if ended:
-            yield number, lines
-    if rest:
-        yield number + (lines + ended).count(b"\n"), rest
-
-
-def line_ends(text: bytes) -> int:
-    """How many line ends there are, in a quarter of the time that `bytes.count` takes."""
-    # Heavy, and a file of one part does not come here.
-    import numpy as np
-
-    return int(np.count_nonzero(np.frombuffer(text, np.uint8) == ord("\n")))
-
-
-def _check_lengths(path: Path, number: int, lines: bytes, max_line: int) -> None:
-    for place, line in enumerate(lines.split(b"\n"), start=number):
-        if len(line) > max_line:
-            raise PlanError(f"{path}: line {place}", f"is longer than {max_line:,} bytes")
 
 
 def _chunks(path: Path, max_bytes: int, whole: bool = True) -> Iterator[bytes]:

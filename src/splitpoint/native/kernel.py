@@ -41,7 +41,7 @@ def kernel(function: Callable[P, R]) -> Callable[P, R]:
 
     Kernels allocate nothing: their arrays belong to the caller, so no references are counted.
     """
-    if INTERPRETED or _is_kept(_folder(_home(function)) / PROGRAM):
+    if INTERPRETED or _is_program_kept(function.__code__.co_filename):
         return function
     # Heavy: imported only where something is to be compiled.
     from splitpoint.native.inner import inner
@@ -79,7 +79,7 @@ class Entry(Generic[S]):
     @property
     def _path(self) -> Path:
         """The files of machine code, without their suffixes."""
-        return _folder(_home(self.function)) / self.name
+        return _folder(Path(self.function.__code__.co_filename).parent) / self.name
 
     def load(self, arrays: S) -> None:
         """Have the machine code for such arrays ready; compiled and kept where there is none."""
@@ -114,10 +114,6 @@ def entry(function: Callable[[S], None]) -> Entry[S]:
     return Entry(function)
 
 
-def _home(function: Callable[..., object]) -> Path:
-    return Path(function.__code__.co_filename).parent
-
-
 @cache
 def _folder(home: Path) -> Path:
     """Where the machine code of entries in the modules of `home` is kept."""
@@ -147,6 +143,12 @@ def _processor() -> bytes:
     import llvmlite.binding as llvm
 
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}".encode()
+
+
+@cache
+def _is_program_kept(source: str) -> bool:
+    """Whether the kernels in a source file need no compiling; asked for each of them."""
+    return _is_kept(_folder(Path(source).parent) / PROGRAM)
 
 
 @cache

@@ -4,7 +4,7 @@ A text with a line of any other form is not read here at all: its caller has a p
 what is odd or wrong, and takes seconds where this takes a tenth of them.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,17 @@ from splitpoint.native.arrays import Arrays, Longs
 from splitpoint.native.kernel import entry
 
 # A whole number stands where a # stands; the last one may be followed by more after commas.
-NUMBER, COMMA, SPACE, ZERO = b"#, 0"
+NUMBER, COMMA, SPACE, ZERO, LINE_END = b"#, 0\n"
 # So many digits fit every type that holds them later, and 64-bit floats exactly.
 MOST_DIGITS = 15
 
 
-@dataclass(frozen=True, eq=False)
 class Numbers(Arrays):
-    """Bytes of some lines, each with its end; their `form`; and what is read of them.
+    """Bytes of some lines, of which the last is ended; their `form`; and what is read of them.
 
     `columns[k, i]`: number k of line i, but for the last, which are `counts[i]` ones that stand
-    one line after the other in `listed`. `found`: lines, and listed numbers, that were read.
+    one line after the other in `listed`. `found`: bytes that there are, then lines, listed numbers
+    and bytes that were read. All have room for the lines of any such text.
     """
 
     text: NDArray[np.int8]
@@ -34,43 +34,63 @@ class Numbers(Arrays):
     found: Longs
 
 
-def numbers(text: bytes, form: bytes, lines: int) -> Numbers | None:
-    """The numbers on so many lines, None if one of them has another form than `form`."""
-    read = _unread(text, form, lines)
-    scan(read)
-    return read if read.found[0] == lines else None
+class Found(NamedTuple):
+    """What `Numbers` were read of a text, which stand there until the next text is read."""
+
+    columns: Longs
+    counts: Longs
+    listed: Longs
+
+
+class Scanner:
+    """Reads texts whose lines are of one form, one after the other."""
+
+    def __init__(self, form: bytes, room: int = 0) -> None:
+        self.form = form
+        self.numbers = _numbers(form, room)
+
+    def read(self, text: bytes) -> Found | None:
+        """The numbers on its lines, of which the last may lack its end; None if one has another
+        form."""
+        size = len(text) + 1
+        if size > len(self.numbers.text):
+            self.numbers = _numbers(self.form, size)
+        read = self.numbers
+        read.text[: size - 1] = np.frombuffer(text, np.int8)
+        read.text[size - 1] = LINE_END
+        read.found[:] = size, 0, 0, 0
+        scan(read)
+        _, lines, listed, taken = read.found.tolist()
+        if taken < size:
+            return None
+        return Found(read.columns[:, :lines], read.counts[:lines], read.listed[:listed])
 
 
 def prepare() -> None:
     """Have the machine code ready."""
-    scan.load(_unread(b"", b"#", 0))
+    scan.load(_numbers(b"#\n", 0))
 
 
-def _unread(text: bytes, form: bytes, lines: int) -> Numbers:
-    assert text.endswith(b"\n") or not lines
+def _numbers(form: bytes, room: int) -> Numbers:
+    """Arrays for texts of so many bytes; what is not touched of them costs nothing."""
+    lines = room // len(form) + 1
     return Numbers(
-        text=_writeable(text),
-        form=_writeable(form),
+        text=np.empty(room, np.int8),
+        form=np.array(bytearray(form)).view(np.int8),
         columns=np.empty((form.count(b"#") - 1, lines), np.int64),
         counts=np.empty(lines, np.int64),
-        listed=np.empty(len(text) // 2, np.int64),
-        found=np.zeros(2, np.int64),
+        listed=np.empty(room // 2 + 1, np.int64),
+        found=np.zeros(4, np.int64),
     )
-
-
-def _writeable(text: bytes) -> NDArray[np.int8]:
-    """Bytes as an array of the kind that kernels take."""
-    return np.frombuffer(bytearray(text), np.int8)
 
 
 @entry
 def scan(t: Numbers) -> None:
     """Read lines up to the first of another form."""
-    at = listed = 0
-    for line in range(len(t.counts)):
-        # No line's form goes past a line's end, with which the text ends.
-        if at == len(t.text):
-            return
+    size = t.found[0]
+    at = listed = line = 0
+    # No line's form goes past a line's end, with which the text ends.
+    while at < size:
         count = place = 0
         while place < len(t.form):
             expected = t.form[place]
@@ -98,5 +118,7 @@ def scan(t: Numbers) -> None:
                 at += 2 if t.text[at + 1] == SPACE else 1
                 place -= 1
         t.counts[line] = count - len(t.columns)
-        t.found[0] = line + 1
-        t.found[1] = listed
+        line += 1
+        t.found[1] = line
+        t.found[2] = listed
+        t.found[3] = at

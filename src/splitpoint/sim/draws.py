@@ -1,8 +1,6 @@
 """Everything random about a request, drawn before the run: same seed, same numbers, whatever
 order the events take."""
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
@@ -47,7 +45,6 @@ def _drawn_steps(random: "np.random.Generator", tokens: Longs, chances: Floats) 
     return draws.steps
 
 
-@dataclass(frozen=True, eq=False)
 class Draws(Arrays):
     """Requests with tokens `left` from request `at` on, and numbers in [0, 1) not used yet."""
 

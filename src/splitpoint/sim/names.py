@@ -5,7 +5,6 @@ prompt's last id may cover a partial block; the turn that continues it adopts th
 own full block, so that the two agree on the tokens they share.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -47,8 +46,13 @@ def names(
     starts: Longs, ids: Ints, block_tokens: int, isl: Longs, osl: Longs, following: Longs
 ) -> Names:
     """Name every prefix of every prompt."""
-    previous = np.full(len(isl), -1, np.int64)
+    cover = np.minimum(isl, np.diff(starts) * block_tokens)
+    alone = np.full(len(isl), -1, np.int64)
     has_next = np.flatnonzero(following >= 0)
+    if not len(has_next) and (ids == np.arange(len(ids), dtype=np.int32)).all():
+        # Each id is there once, and no prompt continues another.
+        return Names(starts[:-1], ids.astype(np.int64), cover, alone, len(ids))
+    previous = alone.copy()
     previous[following[has_next]] = has_next
     if int(ids.min()) < 0 or int(ids.max()) > 2 * len(ids):
         ids = np.unique(ids, return_inverse=True)[1].astype(np.int32)
@@ -70,14 +74,13 @@ def names(
         slots=np.zeros(1 << (2 * len(ids)).bit_length(), np.int64),
         adopted=np.zeros(len(ids), np.int64),
         name=np.empty(len(ids), np.int64),
-        cover=np.minimum(isl, np.diff(starts) * block_tokens),
-        after=np.full(len(isl), -1, np.int64),
+        cover=cover,
+        after=alone,
     )
     grow(trie)
     return Names(starts[:-1], trie.name, trie.cover, trie.after, int(numbers.nodes[0]))
 
 
-@dataclass(frozen=True, eq=False)
 class Trie(Arrays):
     """What naming works on, and where a node is found by its id and the node before it.
 

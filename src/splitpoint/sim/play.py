@@ -48,22 +48,24 @@ def play(
     )
 
 
-def _columns(rows: Rows, kinds: dict[str, type[np.generic]]) -> dict[str, NDArray[Any]]:
-    """These fields of rows as arrays of these kinds, taken out a few rows at a time: field by
+def _columns(rows: Rows, counts: tuple[str, ...], times: tuple[str, ...]) -> dict[str, Any]:
+    """These fields of rows as arrays, times in seconds, taken out a few rows at a time: field by
     field every row would be fetched from memory again for each."""
     names = rows.dtype.names or ()
     fields = rows.view(np.int64).reshape(len(rows), len(names))
-    columns = {name: np.empty(len(rows), kind) for name, kind in kinds.items()}
+    columns: dict[str, NDArray[Any]] = {name: np.empty(len(rows), np.int32) for name in counts}
+    columns |= {name: np.empty(len(rows)) for name in times}
     for at in range(0, len(rows), ROWS_AT_ONCE):
         part = fields[at : at + ROWS_AT_ONCE]
         for name, column in columns.items():
-            column[at : at + ROWS_AT_ONCE] = part[:, names.index(name)]
+            values = part[:, names.index(name)]
+            column[at : at + ROWS_AT_ONCE] = _seconds(values) if name in times else values
     return columns
 
 
-def _seconds(picos: Longs | Floats) -> Floats:
+def _seconds(picos: Longs) -> Floats:
     seconds: Floats = picos / PICOS
-    seconds[seconds < 0] = np.nan
+    seconds[picos < 0] = np.nan
     return seconds
 
 
@@ -72,17 +74,12 @@ def _ints(column: Longs) -> Ints:
 
 
 def _requests(s: Sim, trace: Trace, world: World) -> Requests:
-    times = ("prefill_start", "prefill_end", "transfer_start", "transfer_end", "first_token", "end")
     counts = ("isl", "osl", "hits", "reloaded", "preemptions")
     places = ("prefill_rank", "decode_rank", "outcome")
-    rows = _columns(
-        s.requests,
-        {"arrive": np.int64}
-        | dict.fromkeys(times, np.float64)
-        | dict.fromkeys((*counts, *places), np.int32),
-    )
+    times = ("prefill_start", "prefill_end", "transfer_start", "transfer_end", "first_token", "end")
+    rows = _columns(s.requests, (*counts, *places), times)
     # Inside, a request arrives at the router; for its client it began `front` earlier.
-    arrive = rows["arrive"]
+    arrive = np.array(s.requests.arrive)
     sent = np.where(arrive < 0, arrive, arrive - front(world, trace))
     return Requests(
         isl=rows["isl"],
@@ -90,12 +87,12 @@ def _requests(s: Sim, trace: Trace, world: World) -> Requests:
         session=trace.session.astype(np.int32),
         turn=trace.turn.astype(np.int32),
         arrive_s=_seconds(sent),
-        prefill_start_s=_seconds(rows["prefill_start"]),
-        prefill_end_s=_seconds(rows["prefill_end"]),
-        transfer_start_s=_seconds(rows["transfer_start"]),
-        transfer_end_s=_seconds(rows["transfer_end"]),
-        first_token_s=_seconds(rows["first_token"]),
-        end_s=_seconds(rows["end"]),
+        prefill_start_s=rows["prefill_start"],
+        prefill_end_s=rows["prefill_end"],
+        transfer_start_s=rows["transfer_start"],
+        transfer_end_s=rows["transfer_end"],
+        first_token_s=rows["first_token"],
+        end_s=rows["end"],
         hit_tokens=rows["hits"],
         host_hit_tokens=rows["reloaded"],
         preemptions=rows["preemptions"],

@@ -8,8 +8,6 @@ decodes in it. The row of a rank has the batch of the lane that its engine is tu
 the others are kept in rows of their own.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from splitpoint.inputs.trace import Floats, Longs
@@ -280,7 +278,6 @@ CLOCK = _columns(
 )
 
 
-@dataclass(frozen=True, eq=False)
 class Sim(Arrays):
     """Everything the event loop reads and writes.
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.files import open_parts, open_text
+from splitpoint.inputs.files import open_text, whole_lines
 from splitpoint.inputs.trace import Trace
-from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted, gathered
+from splitpoint.inputs.traces.columns import MAX_LINE, Line, counted
 from splitpoint.inputs.traces.export import WRITABLE, write
 
 __all__ = ["FORMATS", "WRITABLE", "Format", "format_of", "read", "write"]
@@ -39,9 +39,8 @@ def read(
         case "mooncake":
             from splitpoint.inputs.traces import mooncake
 
-            parts = open_parts(path, max_line=MAX_LINE)
-            derive = sessions == "auto"
-            return mooncake.read(gathered(parts, str(path)), str(path), derive_sessions=derive)
+            parts = whole_lines(path, max_line=MAX_LINE)
+            return mooncake.read(parts, str(path), derive_sessions=sessions == "auto")
         case "azure":
             from splitpoint.inputs.traces import azure
 

@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.files import line_ends
 from splitpoint.inputs.trace import (
     NO_IDENTITY,
     Floats,
@@ -41,8 +40,6 @@ MAX_SECONDS = 1e10
 MAX_ID = 2**62
 # Assumed: a WEKA session is one line, of some MiB at most in the public files.
 MAX_LINE = 64 * 1024**2
-# Characters decoded together: their records stay in a processor's second cache.
-PIECE = 1 << 17
 
 Tokens = Annotated[int, msgspec.Meta(ge=1, le=MAX_TOKENS)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
@@ -237,8 +234,13 @@ def counted(lines: Iterable[str], path: str) -> Iterator[Line]:
             rows += 1
             line = Line(path, number, text)
             if rows > MAX_ROWS:
-                raise PlanError(line.where, f"more than {MAX_ROWS:,} rows", "cut the trace first")
+                raise too_many_rows(line.where)
             yield line
+
+
+def too_many_rows(where: str) -> PlanError:
+    """What is said of a line past the bound."""
+    return PlanError(where, f"more than {MAX_ROWS:,} rows", "cut the trace first")
 
 
 def decoded(decoder: "msgspec.json.Decoder[T]", line: Line) -> T:
@@ -259,27 +261,6 @@ class Decoded(NamedTuple, Generic[T]):
 
     lines: Lines
     rows: list[T]
-
-
-def gathered(parts: Iterable[str], path: str) -> Iterator[Lines]:
-    """The lines of a file, some at once; too many of them are refused."""
-    number = 1
-    for text in itertools.chain.from_iterable(map(pieces, parts)):
-        numbers = range(number, number + line_ends(text.encode()) + 1)
-        number = numbers.stop
-        if number > MAX_ROWS + 1:
-            where = f"{path}: line {MAX_ROWS + 1}"
-            raise PlanError(where, f"more than {MAX_ROWS:,} rows", "cut the trace first")
-        yield Lines(path, numbers, text)
-
-
-def pieces(text: str) -> Iterator[str]:
-    """A text in pieces of whole lines, of about `PIECE` characters."""
-    start = 0
-    while (end := text.find("\n", start + PIECE)) >= 0:
-        yield text[start:end]
-        start = end + 1
-    yield text[start:]
 
 
 def decoded_lines(decoder: "msgspec.json.Decoder[T]", lines: Lines) -> Decoded[T]:
@@ -313,6 +294,11 @@ def ints(buffer: "array[int]") -> Ints:
 def longs(buffer: "array[int]") -> Longs:
     """The buffer of 64-bit integers as a column, not copied."""
     return np.frombuffer(buffer, np.int64)
+
+
+def extend(buffer: "array[Any]", values: NDArray[Any]) -> None:
+    """Append numbers of the buffer's own kind, which lie one after the other."""
+    buffer.frombytes(values.view(np.uint8).data)
 
 
 def append(buffer: "array[Any]", values: Iterable[float], count: int) -> None:

@@ -9,14 +9,16 @@ and such a trace is a closed loop.
 
 import itertools
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import numpy as np
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs.files import Part
 from splitpoint.inputs.trace import Ints, Longs, Trace, dense, turns_of
 from splitpoint.inputs.traces.columns import (
+    MAX_ROWS,
     MAX_SECONDS,
     MAX_TOKENS,
     Identities,
@@ -27,14 +29,16 @@ from splitpoint.inputs.traces.columns import (
     assembled,
     completed,
     decoded_lines,
+    extend,
     extended_by_rows,
     fitting_block,
     floats,
     have_room,
     ints,
     longs,
+    too_many_rows,
 )
-from splitpoint.native.lines import Numbers, numbers, scan
+from splitpoint.native.lines import Found, Scanner, scan
 
 # Published: Mooncake's open traces (kvcache-ai/Mooncake, FAST'25, Apache-2.0).
 BLOCK_TOKENS = 512
@@ -55,71 +59,99 @@ class Request(msgspec.Struct, gc=False):
     session_id: str | int | None = None
     delay: Seconds | None = None
 
+    @property
+    def names_more(self) -> bool:
+        """Whether the line has what only some files have, or lacks what those may lack."""
+        return self.timestamp is None or self.session_id is not None or self.delay is not None
 
-def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> Trace:
+
+class Sessions:
+    """Sessions and pauses that lines name: of all rows up to the last that names one."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str | int, int] = {}
+        self.delays = 0
+        self.session, self.think = array("q"), array("d")
+        self._clock: dict[int, float] = {}
+
+    def fill(self, rows: int) -> None:
+        """So many rows have been read: those that are not here yet name nothing."""
+        missing = rows - len(self.session)
+        self.session.extend(NO_SESSION * missing)
+        self.think.extend(NO_PAUSE * missing)
+
+    def follow(self, rows: list[Request], lines: Lines) -> None:
+        """Take the next rows, and tell those without a time when they arrive."""
+        for i, row in enumerate(rows):
+            key = row.session_id
+            number = -1 if key is None else self.numbers.setdefault(key, len(self.numbers))
+            row.timestamp = moment(row, self._clock.get(number), lines, i)
+            self.delays += row.delay is not None
+            if key is not None:
+                self._clock[number] = row.timestamp
+            self.session.append(number)
+            self.think.append(row.delay or 0.0)
+
+    def owners(self) -> Longs:
+        """The session of each row; those outside any named one are sessions of their own."""
+        owner = np.array(self.session)
+        alone = owner < 0
+        owner[alone] = len(self.numbers) + np.flatnonzero(alone)
+        return owner
+
+
+def read(parts: Iterable[Part], path: str, *, derive_sessions: bool = True) -> Trace:
     """The trace of a Mooncake file; sessions from prefix chains unless the file names them."""
     decoder = msgspec.json.Decoder(Request)
-    arrive, think = array("d"), array("d")
-    isl, osl, counts, session = array("i"), array("i"), array("q"), array("q")
-    ids = array("q")
-    numbers: dict[str | int, int] = {}
-    clock: dict[int, float] = {}
-    delays = 0
+    scanner: Scanner | None = None
+    arrive, isl, osl, counts, ids = array("d"), array("i"), array("i"), array("q"), array("q")
+    sessions = Sessions()
     places: list[Sequence[int]] = []
-    for part in lines:
-        read = plain(part) if scan.kept else None
-        if read is not None and within_bounds(read) and have_room(ids, read.found[1]):
-            many = len(read.counts)
-            arrive.frombytes(read.columns[0].astype(np.float64).tobytes())
-            isl.frombytes(read.columns[1].astype(np.int32).tobytes())
-            osl.frombytes(read.columns[2].astype(np.int32).tobytes())
-            session.extend(NO_SESSION * many)
-            think.extend(NO_PAUSE * many)
-            counts.frombytes(read.counts.tobytes())
-            ids.frombytes(read.listed[: read.found[1]].tobytes())
-            places.append(part.numbers)
-            continue
-        taken, rows = decoded_lines(decoder, part)
-        times = [row.timestamp for row in rows]
-        keys = [row.session_id for row in rows]
-        pauses = [row.delay for row in rows]
-        count = len(rows)
-        if keys.count(None) == pauses.count(None) == count and None not in times:
-            session.extend(NO_SESSION * count)
-            think.extend(NO_PAUSE * count)
+    number = 1
+    for part in parts:
+        scanner = scanner or Scanner(form_of(part.lines))
+        found = scanner.read(part.lines) if scan.kept else None
+        if found is not None and within_bounds(found) and have_room(ids, len(found.listed)):
+            extend(arrive, found.columns[0].astype(np.float64))
+            extend(isl, found.columns[1].astype(np.int32))
+            extend(osl, found.columns[2].astype(np.int32))
+            extend(counts, found.counts)
+            extend(ids, found.listed)
+            numbers: Sequence[int] = range(number, number + len(found.counts))
+            number += len(numbers)
         else:
-            for i, row in enumerate(rows):
-                key = row.session_id
-                number = -1 if key is None else numbers.setdefault(key, len(numbers))
-                times[i] = time = moment(row, clock.get(number), taken, i)
-                delays += row.delay is not None
-                if key is not None:
-                    clock[number] = time
-                session.append(number)
-                think.append(row.delay or 0.0)
-        append(arrive, times, count)  # type: ignore[arg-type]
-        append(isl, [row.input_length for row in rows], count)
-        append(osl, [row.output_length for row in rows], count)
-        blocks = [row.hash_ids for row in rows]
-        append(counts, map(len, blocks), count)
-        extended_by_rows(ids, blocks, taken)
-        places.append(taken.numbers)
+            lines = lines_of(part, path, number)
+            number += len(lines.numbers)
+            lines, rows = decoded_lines(decoder, lines)
+            count = len(rows)
+            if any(row.names_more for row in rows):
+                sessions.fill(len(isl))
+                sessions.follow(rows, lines)
+            append(arrive, [row.timestamp for row in rows], count)  # type: ignore[misc]
+            append(isl, [row.input_length for row in rows], count)
+            append(osl, [row.output_length for row in rows], count)
+            blocks = [row.hash_ids for row in rows]
+            append(counts, map(len, blocks), count)
+            extended_by_rows(ids, blocks, lines)
+            numbers = lines.numbers
+        places.append(numbers)
+        if number - 1 > MAX_ROWS:
+            raise too_many_rows(f"{path}: line {MAX_ROWS + 1}")
     tokens = ints(isl)
-    named = len(numbers) > 0
+    named = len(sessions.numbers) > 0
+    closed = named and sessions.delays > 0
     numbered = itertools.chain.from_iterable(places)
     identities = identities_of(tokens, longs(ids), longs(counts), numbered, path)
-    # Requests outside any named session are sessions of their own.
-    owner = np.array(session)
-    owner[owner < 0] = len(numbers) + np.flatnonzero(owner < 0)
+    sessions.fill(len(isl))
     trace = assembled(
         path,
         arrive_s=floats(arrive) * PER_MS,
         isl=tokens,
         osl=ints(osl),
-        session=owner if named else None,
-        think_s=floats(think) * PER_MS if named and delays else None,
+        session=sessions.owners() if named else None,
+        think_s=floats(sessions.think) * PER_MS if closed else None,
         identities=identities,
-        closed=named and delays > 0,
+        closed=closed,
         source=SOURCE,
         notes=() if named or not derive_sessions else ("sessions derived from prefix chains",),
     )
@@ -129,16 +161,23 @@ def read(lines: Iterator[Lines], path: str, *, derive_sessions: bool = True) -> 
     return msgspec.structs.replace(trace, session=chained, turn=turns_of(chained))
 
 
-def plain(lines: Lines) -> Numbers | None:
-    """The columns of lines that all are of the usual form, None if one is not."""
-    text = lines.text.encode() + b"\n"
-    form = FORM if text.startswith(FORM[: FORM.index(b"#")]) else FORM.replace(b" ", b"")
-    return numbers(text, form, len(lines.numbers))
+def lines_of(part: Part, path: str, first: int) -> Lines:
+    """The lines of a part, of which the first has that number, as text."""
+    text = part.text()
+    if text is None:
+        # One of them is not UTF-8, which is said here.
+        text = "\n".join(part.texts())
+    return Lines(path, range(first, first + text.count("\n") + 1), text)
 
 
-def within_bounds(read: Numbers) -> bool:
+def form_of(lines: bytes) -> bytes:
+    """The form that the lines of a file have if they are of a usual one, as they begin."""
+    return FORM if lines.startswith(FORM[: FORM.index(b"#")]) else FORM.replace(b" ", b"")
+
+
+def within_bounds(found: Found) -> bool:
     """Whether the JSON reader would take these times and lengths too."""
-    times, lengths = read.columns[0], read.columns[1:]
+    times, lengths = found.columns[0], found.columns[1:]
     return bool(times.max() <= MAX_SECONDS and 1 <= lengths.min() <= lengths.max() <= MAX_TOKENS)
 
 
