@@ -630,10 +630,10 @@ def borrowed(own: list[Surface], lender: str, others: list[Surface]) -> list[Sur
 
 
 def amd(lent: list[Surface]) -> list[Surface]:
-    """Shares of AMD GPUs, which no table covers: H200's memory, and its compute times the ratio of
-    the shares that both reach in bf16 products. Of each kind and dtype vLLM's, of MLA those of
-    TensorRT-LLM: what SGLang falls back to on Hopper with an fp8 cache reaches 6% of the bandwidth,
-    and AMD's servers run kernels of their own (--attention-backend aiter)."""
+    """Shares of AMD GPUs where no table of theirs is read: H200's memory, and its compute times the
+    ratio of the shares that both reach in bf16 products. Of each kind and dtype vLLM's, of MLA
+    those of TensorRT-LLM: what SGLang falls back to on Hopper with an fp8 cache reaches 6% of the
+    bandwidth, and AMD's servers run kernels of their own (--attention-backend aiter)."""
     # SemiAnalysis, "MI300X vs H100 vs H200 Benchmark Part 1", 2024-12-22: about 620 of 1,307
     # TFLOP/s on MI300X, 720 of 989 on H100 and H200.
     ratio = (620 / 1307) / (720 / 989)
@@ -661,6 +661,23 @@ def _of_one_engine(surfaces: list[Surface]) -> list[Surface]:
         elif surface.kind == "selection" or (surface.dtype == "fp8" and not latent):
             found.setdefault((surface.kind, surface.dtype), surface)
     return list(found.values())
+
+
+def write_amd(folder: Path, name: str, own: list[Surface], lent: list[Surface]) -> None:
+    """The file of an AMD GPU's architecture: its own surfaces (`fit_aiter`), of other kinds and
+    dtypes what it is lent."""
+    architecture = facts.gpu(name).architecture
+    known = {(surface.kind, surface.dtype) for surface in own}
+    others = [surface for surface in lent if (surface.kind, surface.dtype) not in known]
+    order = [table.kind for table in TABLES]
+    head = {
+        "gpus": [name],
+        "architecture": architecture,
+        "donor": True,
+        "source": "products and experts fitted to the tuned tables of AITER (AMD, MIT) by "
+        "benchmarks/fit_aiter.py, else assumed: derived from H200's shares",
+    }
+    write(folder, architecture, head, sorted([*own, *others], key=lambda s: order.index(s.kind)))
 
 
 def write(folder: Path, name: str, head: Mapping[str, object], surfaces: list[Surface]) -> None:
@@ -728,14 +745,9 @@ def main() -> int:
             "source": SOURCE,
         }
         write(options.write, GPUS[name], head, own)
-    for architecture in ("cdna3", "cdna4"):
-        head = {
-            "gpus": [],
-            "architecture": architecture,
-            "donor": True,
-            "source": "assumed: derived from H200's shares, no kernel of this GPU was measured",
-        }
-        write(options.write, architecture, head, amd(found["H200"]))
+    for name in ("MI300X", "MI355X"):
+        shipped = efficiency(facts.gpu(name)).surfaces
+        write_amd(options.write, name, [s for s in shipped if s.samples], amd(found["H200"]))
     return 0
 
 

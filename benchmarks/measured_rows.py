@@ -532,8 +532,11 @@ def _defaults(engine: EngineName, load: _Load) -> Engine:
     )
     if engine != "sglang":
         return settings
-    # Of the nightly images only those of April 2026 are later than 0.5.9.
+    # Of the nightly images only those of April 2026 are later than 0.5.9. InferenceX ran MI300X and
+    # MI325X on images up to 0.5.9 until April 2026 (its pull requests 544 and 811); its table of
+    # DeepSeek-R1 names none: taken to be the last.
     old = load.version.startswith("nightly") and "202604" not in load.version
+    old |= load.gpu in ("MI300X", "MI325X") and not load.version
     release = re.match(r"\d+\.\d+\.\d+", "0.5.9" if old else load.version)
     return replace(settings, version=release[0]) if release else settings
 

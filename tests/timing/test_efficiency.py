@@ -14,6 +14,7 @@ from splitpoint.inputs import facts
 from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Flops
 from splitpoint.inputs.model import Dtype
+from splitpoint.pricing.engines.rules import Version
 from splitpoint.timing.bake import CURVED, WALKS
 from splitpoint.timing.efficiency import (
     Bend,
@@ -249,7 +250,7 @@ def test_every_gpu_of_the_catalogue_has_every_kind_of_surface_with_an_origin(nam
         # What fits in a cache is read from there, faster than from memory.
         assert 0 < entry.memory <= (8 if entry.cache else 1)
         assert entry.sharpness >= 1
-        assert entry.origin.split(":")[0] in ("fitted", "assumed")
+        assert entry.origin.split(":")[0] in ("fitted", "measured", "assumed")
         assert (entry.samples > 0) == (entry.error_median is not None)
         # A prefill's pairs must add to its queries' bytes, or the step would not be linear.
         assert entry.sharpness == 1 or entry.kind not in (
@@ -444,10 +445,27 @@ def test_more_bandwidth_is_never_slower() -> None:
 
 def test_each_kind_and_dtype_of_a_gpu_without_engines_of_its_own_has_one_surface() -> None:
     for name in ("MI300X", "MI355X"):
-        found = [(entry.kind, entry.dtype) for entry in efficiency(facts.gpu(name)).surfaces]
+        every = [entry for entry in efficiency(facts.gpu(name)).surfaces if not entry.before]
+        found = [(entry.kind, entry.dtype) for entry in every]
         assert len(found) == len(set(found))
         # What SGLang's kernel for an fp8 cache reaches on Hopper is no share of AMD's bandwidth.
         assert surface(facts.gpu(name), "decode_latent", "fp8", "sglang").memory > 0.5
+
+
+def test_a_kernel_of_some_versions_speaks_for_these_and_for_no_shared_expert() -> None:
+    gpu = facts.gpu("MI325X")
+    product = matmul(
+        "latent.down", np.array([64.0]), 7168.0, 2112.0, Stored(dtype="fp8", bytes=1.0)
+    )
+    shared = replace(product, name="shared.up")
+
+    def taken(operator: Operator, engine: EngineName, *version: int) -> float:
+        return float(seconds(operator, gpu, engine, Version(*version))[0])
+
+    newest = float(seconds(product, gpu, "sglang")[0])
+    assert taken(product, "sglang", 0, 5, 9) == taken(product, "sglang", 0, 5, 6) > 5 * newest
+    assert taken(product, "sglang", 0, 5, 5) == taken(product, "sglang", 0, 5, 10) == newest
+    assert taken(product, "vllm", 0, 5, 9) == taken(shared, "sglang", 0, 5, 9) == newest
 
 
 @pytest.mark.parametrize("name", ["B200", "GB10", "H100 SXM", "H200", "L40S", "MI355X"])

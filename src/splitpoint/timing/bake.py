@@ -18,6 +18,7 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Attention, Compressed, Layer, Model
 from splitpoint.pricing.engines import prefill_sizes, rules
+from splitpoint.pricing.engines.rules import version_of
 from splitpoint.timing import collectives, efficiency, host
 from splitpoint.timing.collectives import (
     Exchange,
@@ -418,7 +419,7 @@ def _kernel_seconds(operator: Operator, gpu: Gpu, engine: Engine) -> Array:
         found = measured_kernels.surface(operator, gpu, engine)
         if found.source:
             return efficiency.seconds_on(found.surface, operator, gpu)
-    return efficiency.seconds(operator, gpu, engine.name)
+    return efficiency.seconds(operator, gpu, engine.name, version_of(engine))
 
 
 def _beside(

@@ -19,6 +19,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype
+from splitpoint.pricing.engines.rules import Version
 from splitpoint.record import Record
 from splitpoint.timing.operators import HIDDEN_BYTES, STORED_BYTES, Array, Kind, Operator
 
@@ -30,6 +31,8 @@ NARROW = 1024.0
 # less than this share, else the last (vLLM 0.24 and SGLang 0.5.14, fused_marlin_moe.py).
 TILES = (8.0, 16.0, 32.0, 48.0, 64.0)
 FILLED = 0.9
+
+NEWEST = Version(999, 0, 0)
 
 FOLDER = resources.files("splitpoint") / "facts" / "efficiency"
 
@@ -65,7 +68,8 @@ class Surface(Record, frozen=True, kw_only=True):
     Marlin's do. `launch`: seconds, and as many again for each `wave` of parallel pieces, whose
     blocks of threads take a while to start and end. `slots`: pieces that the GPU holds at once, of
     at most `tile` heads each: the launch comes again with each round of them, and of the operands
-    only a round's lie in the cache. `error_median` and `error_p90`: relative errors on `samples`
+    only a round's lie in the cache. `since` and `before`: versions of its engine that ran this
+    kernel, where others run another. `error_median` and `error_p90`: relative errors on `samples`
     measured rows that the fit did not see.
     """
 
@@ -89,6 +93,8 @@ class Surface(Record, frozen=True, kw_only=True):
     whole_listed: float = 0.0
     slots: float = 0.0
     tile: float = 0.0
+    since: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
     bends: tuple[Bend, ...] = ()
     samples: int = 0
     error_median: float | None = None
@@ -121,10 +127,12 @@ def inherited(gpu: Gpu) -> bool:
     return gpu.name not in efficiency(gpu).gpus
 
 
-def surface(gpu: Gpu, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface:
+def surface(
+    gpu: Gpu, kind: Kind, dtype: Dtype, engine: EngineName, version: Version = NEWEST
+) -> Surface:
     """The surface of one kind of operator: of this dtype on this engine, else on another (they
     share kernel libraries), else of bf16."""
-    return _nearest(_file(gpu.name, gpu.architecture), kind, dtype, engine)
+    return _nearest(_file(gpu.name, gpu.architecture), kind, dtype, engine, version)
 
 
 def peak(gpu: Gpu, dtype: Dtype) -> float:
@@ -143,9 +151,13 @@ def peak(gpu: Gpu, dtype: Dtype) -> float:
     return flops.bf16
 
 
-def seconds(operator: Operator, gpu: Gpu, engine: EngineName) -> Array:
+def seconds(operator: Operator, gpu: Gpu, engine: EngineName, version: Version = NEWEST) -> Array:
     """Seconds of all launches of an operator in one step; 0 where it has nothing to do."""
-    found = surface(gpu, operator.kind, operator.dtype, engine)
+    if operator.name.startswith("shared."):
+        # A version's slow products are not theirs: on AMD's GPUs SGLang computes a shared expert as
+        # one more routed one (`num_fused_shared_experts`, models/deepseek_v2.py).
+        version = NEWEST
+    found = surface(gpu, operator.kind, operator.dtype, engine, version)
     taken = seconds_on(found, operator, gpu)
     if operator.kind == "gemm" and np.any(np.less(operator.parallel, NARROW)):
         return np.minimum(taken, seconds_on(found, _padded(operator), gpu))
@@ -328,9 +340,9 @@ def _whole(file: str) -> Efficiency:
 
 
 @cache
-def _nearest(file: str, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface:
+def _nearest(file: str, kind: Kind, dtype: Dtype, engine: EngineName, version: Version) -> Surface:
     return min(
-        (entry for entry in _whole(file).surfaces if entry.kind == kind),
+        (s for s in _whole(file).surfaces if s.kind == kind and _ran(s, engine, version)),
         key=lambda entry: (
             entry.dtype not in (dtype, None),
             entry.dtype != dtype,
@@ -338,3 +350,10 @@ def _nearest(file: str, kind: Kind, dtype: Dtype, engine: EngineName) -> Surface
             entry.engine != engine,
         ),
     )
+
+
+def _ran(entry: Surface, engine: EngineName, version: Version) -> bool:
+    """Whether a version of an engine ran a kernel, if it is one of some versions only."""
+    if not entry.before:
+        return True
+    return entry.engine == engine and entry.since <= version[:3] < entry.before

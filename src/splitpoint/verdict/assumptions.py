@@ -7,6 +7,7 @@ from typing import Literal, get_args
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype, Model
 from splitpoint.metrics import THROUGHPUT_NOISE
+from splitpoint.pricing.engines.rules import version_of
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.instance import Instance
@@ -230,6 +231,7 @@ def _shares(step: Step, model: Model, gpu: Gpu) -> Iterator[Figure]:
     """The share of the roofline that each kind of operator reaches in a step, of the bound that
     it is nearer to: sum FLOPs / peak, or sum bytes / bandwidth, over its seconds."""
     ready, engine = step.instance, step.instance.engine.name
+    version = version_of(step.instance.engine)
     if ready.engine.kernels == "measured":
         rests = shown(model, gpu, ready.topology, ready.engine)
         for name, part in (("decode", rests.decode), ("prefill", rests.prefill)):
@@ -245,12 +247,12 @@ def _shares(step: Step, model: Model, gpu: Gpu) -> Iterator[Figure]:
         alike.setdefault((operator.kind, operator.dtype), []).append(operator)
     note = f", taken over to {gpu.name} from its architecture" if inherited(gpu) else ""
     for (kind, dtype), operators in alike.items():
-        taken = sum(float(seconds(o, gpu, engine).sum()) for o in operators)
+        taken = sum(float(seconds(o, gpu, engine, version).sum()) for o in operators)
         if not taken:
             continue
         compute = sum(float(o.count * o.flops.sum()) for o in operators) / peak(gpu, dtype)
         memory = sum(float(o.count * o.bytes.sum()) for o in operators) / gpu.bandwidth
-        source = surface(gpu, kind, dtype, engine).origin
+        source = surface(gpu, kind, dtype, engine, version).origin
         yield Figure(
             name=f"{kind.replace('_', ' ')} ({dtype}), {step.name}: share of "
             f"{'compute' if compute > memory else 'bandwidth'} reached",
