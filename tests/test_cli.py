@@ -291,6 +291,10 @@ def test_a_deployment_that_does_not_start_is_simulated_and_says_so(
     said = splitpoint("simulate", file, "--set", "engine.max_len=131072", "--json")
     (note,) = said.json["notes"]
     assert note.startswith("no real engine starts here: TP1: one request of 131,072 tokens")
+    # A pool of no block serves no length, and is not said to serve a negative one.
+    said = splitpoint("simulate", file, "--set", "kv_pool_gib=0.001", "--json")
+    assert said.json["notes"][-1].startswith("no real engine starts here: TP1: one request of 1 ")
+    assert said.json["deployment"] == "1xTP1" and said.json["name"].startswith("1xTP1 budget=8192,")
 
 
 def test_what_no_source_states_of_a_model_is_told(splitpoint: Any, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.workload import Workload
 from splitpoint.recipes import vllm
 from splitpoint.recipes.serving import Serving, chosen, of_point, serving
 from tests.report import sample
@@ -294,6 +295,26 @@ def test_a_choice_that_cannot_be_launched_leaves_the_reason(tmp_path: Path) -> N
 def test_any_point_of_an_answer_can_become_a_recipe() -> None:
     made = of_point(sample.answer(), "P 4xTP1 + D 4xTP1 prefix_aware")
     assert "decode-3.sh" in vllm.files(made)
+
+
+@pytest.mark.parametrize(
+    ("sweep", "label", "one"),
+    [
+        ({"rate": (5.0, 20.0)}, "20 req/s", {"rate": 20.0}),
+        ({"concurrency": (64, 2048)}, "concurrency 2,048", {"concurrency": 2048}),
+    ],
+)
+def test_a_recipe_of_a_sweep_is_asked_at_the_load_of_its_point(
+    sweep: dict[str, Any], label: str, one: dict[str, Any]
+) -> None:
+    point = sample.point(sample.MIXED, name="8xTP1", load=label)
+    answer = sample.answer(points=(point,))
+    plan = replace(answer.plan, workload=Workload(isl=1000, osl=100, **sweep))
+    made = of_point(replace(answer, plan=plan), "8xTP1")
+    found = vllm.files(made)
+    asked = json.loads(found["deployment.json"])["workload"]
+    assert {name: asked[name] for name in one} == one
+    assert f"as `deployment.json` says ({label})" in found["README.md"]
 
 
 def test_a_point_that_is_not_there_is_told_with_near_ones() -> None:

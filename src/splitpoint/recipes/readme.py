@@ -141,10 +141,11 @@ def _measure(made: Serving) -> str:
     if made.plan is None:
         return ""
     workload, slo = made.plan.workload, made.plan.slo
+    at = f" ({made.load})" if made.load and bench.loads(workload) else ""
     parts = [
         "## Measure it",
-        "`splitpoint measure` asks the running recipe as `deployment.json` says, and sets what it "
-        "finds beside what is predicted:",
+        f"`splitpoint measure` asks the running recipe as `deployment.json` says{at}, and sets "
+        "what it finds beside what is predicted:",
         "```bash\nsplitpoint measure . --out measured.npz\n```",
     ]
     if shape := bench.shape(workload):

@@ -13,6 +13,7 @@ from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import DeploymentPlan, Plan, PoolPlan
 from splitpoint.inputs.workload import Workload
 from splitpoint.record import Record
+from splitpoint.search.loads import at_load
 from splitpoint.verdict.answer import Answer, Holding, Point
 
 CONFIG = "config.json"
@@ -23,7 +24,8 @@ class Serving(Record, frozen=True, kw_only=True):
     """A deployment to launch. `model` is what the engine loads: a hub id or a folder of weights.
 
     `points` are its predictions, one per load; empty where nothing was simulated. `input_p99`:
-    the 99th percentile of the workload's inputs, in tokens (0: unknown).
+    the 99th percentile of the workload's inputs, in tokens (0: unknown). `load`: the label of the
+    one that the deployment was chosen for (empty: none was).
     """
 
     model: str
@@ -36,6 +38,7 @@ class Serving(Record, frozen=True, kw_only=True):
     holdings: tuple[Holding, ...] = ()
     rests_on: tuple[str, ...] = ()
     input_p99: float = 0.0
+    load: str = ""
 
 
 def serving(model: str, gpu: Gpu, deployment: Deployment) -> Serving:
@@ -76,13 +79,14 @@ def of_point(answer: Answer, name: str | None = None) -> Serving:
         points=tuple(p for p in answer.points if p.deployment == point.deployment),
         holdings=tuple(holding for holding in held if holding is not None),
         input_p99=answer.workload.isl_p99,
+        load=point.load,
         rests_on=answer.verdict.rests_on if wanted == answer.verdict.chosen else (),
     )
 
 
 def deployment_file(made: Serving) -> DeploymentPlan:
-    """The deployment with what its plan asks of it, as simulate, fit and measure read it. Files
-    that are named from here are named by their whole path."""
+    """The deployment with what its plan asks of it, as simulate, fit and measure read it, under the
+    load that it was chosen for. Files that are named from here are named by their whole path."""
     deployment, plan = made.deployment, made.plan
     bare = DeploymentPlan(
         model=_placed(made.model),
@@ -97,7 +101,7 @@ def deployment_file(made: Serving) -> DeploymentPlan:
         bare,
         model=_placed(plan.model),
         gpu=plan.gpu,
-        workload=_workload(plan),
+        workload=_workload(plan, made.load),
         slo=plan.slo,
         kv_pool_gib=plan.search.kv_pool_gib,
         transfer_bandwidth=plan.search.transfer_bandwidth,
@@ -128,8 +132,8 @@ def _engine(engine: Engine) -> Engine:
     )
 
 
-def _workload(plan: Plan) -> Workload:
-    asked = plan.workload
+def _workload(plan: Plan, load: str) -> Workload:
+    asked = at_load(plan.workload, load)
     counts = [n for n in (asked.requests, plan.search.requests) if n is not None]
     return msgspec.structs.replace(
         asked,

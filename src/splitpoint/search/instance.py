@@ -61,7 +61,8 @@ class Holding(Record, frozen=True, kw_only=True):
             return limit
         block = self.layout.block_tokens
         counts = range(limit // block + 1)
-        return block * (bisect_left(counts, 1, key=lambda n: not self.requests_held(n * block)) - 1)
+        held = bisect_left(counts, 1, key=lambda n: not self.requests_held(n * block)) - 1
+        return block * max(held, 0)
 
 
 class Instance(Record, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import numpy as np
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace, describe, first, reuse
@@ -97,14 +98,33 @@ def profile(trace: Trace, *, prefix_caching: bool = True) -> Profile:
     )
 
 
+def at_load(workload: Workload, label: str) -> Workload:
+    """A workload at the one of its rates or concurrencies that a load is labelled by."""
+    for rate in _each(workload.rate or ()):
+        if _rate_label(rate) == label:
+            return replace(workload, rate=rate)
+    for users in _each(workload.concurrency or ()):
+        if _users_label(users) == label:
+            return replace(workload, concurrency=users)
+    return workload
+
+
 def _users(given: Given, users: int) -> Load:
     trace = trace_of(given.workload, base=given.base, concurrency=users)
-    return _load(given, trace, f"concurrency {users:,}", users=users)
+    return _load(given, trace, _users_label(users), users=users)
+
+
+def _users_label(users: int) -> str:
+    return f"concurrency {users:,}"
+
+
+def _rate_label(rate: float) -> str:
+    return f"{rate:g} req/s"
 
 
 def _paced(given: Given, rate: float) -> Load:
     trace = trace_of(given.workload, base=given.base, rate=rate)
-    return _load(given, trace, f"{rate:g} req/s", rate=rate)
+    return _load(given, trace, _rate_label(rate), rate=rate)
 
 
 def _timed(given: Given) -> Load:

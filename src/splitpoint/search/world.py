@@ -28,7 +28,9 @@ class Candidate(Record, frozen=True, kw_only=True):
         """The pools in words; a mixed pool with its token budget, which tells it from others."""
         pools = self.deployment.pools
         budgets = "".join(
-            f" budget={pool.engine.batched_tokens}" for pool in pools if pool.role == "mixed"
+            f" budget={ready.engine.batched_tokens}"
+            for pool, ready in zip(pools, self.instances, strict=True)
+            if pool.role == "mixed"
         )
         return f"{self.deployment}{budgets}"
 

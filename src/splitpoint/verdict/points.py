@@ -81,8 +81,10 @@ def first_wall(candidate: Candidate, run: Run, slo: Slo) -> str:
         return "link: KV moves for longer than the prompt prefills"
     if late and metrics.mean(parts.decode_wait) > prefill:
         return f"{run.roles[-1]} wait: first tokens wait for longer than the prompt prefills"
-    if late:
+    if late and metrics.percentile(parts.prefill, slo.percentile) > slo.ttft_s:
         return f"{run.roles[0]} compute: prefill alone takes longer than the TTFT allows"
+    if late:
+        return f"{run.roles[0]} compute: of what makes first tokens late, prefill is the longest"
     return "none reached"
 
 

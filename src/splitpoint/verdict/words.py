@@ -143,13 +143,12 @@ def _count(point: Point, plan: Plan) -> str:
 def _at_the_limit(split: Point, mixed: Point, plan: Plan, band: float) -> list[str]:
     """That the error of step times is enough to give or take the SLO that one arm alone meets."""
     taken = {"split": excess(split, plan.slo), "mixed": excess(mixed, plan.slo)}
-    near = [f"{arm} {times:.3g}" for arm, times in taken.items() if 1 / band <= times <= band]
+    near = [f"{arm} takes {times:.3g}" for arm, times in taken.items() if 1 / band <= times <= band]
     if not near:
         return []
     return [
-        f"at the limit: of what the SLO allows (the worse of TTFT and TPOT) {' and '.join(near)} "
-        f"times are taken, and step times may be off by a factor of {band:.3g}: measure before "
-        "deciding"
+        f"at the limit: {' and '.join(near)} of what the SLO allows (the worse of TTFT and TPOT), "
+        f"and step times may be off by a factor of {band:.3g}: measure before deciding"
     ]
 
 
