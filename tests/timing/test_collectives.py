@@ -208,7 +208,12 @@ def test_every_kind_of_link_has_a_speed_with_an_origin(kind: str) -> None:
     for pattern in get_args(Pattern):
         found = link_speed(link, "hopper", pattern, "vllm")
         assert found.kind == kind and 0 < found.share <= 1 and found.base > 0
-        assert found.origin.split(":")[0] in ("fitted", "assumed", "measured by users", "measured by a user")
+        assert found.origin.split(":")[0] in (
+            "fitted",
+            "assumed",
+            "measured by users",
+            "measured by a user",
+        )
 
 
 def test_peers_that_meet_in_the_host_sum_up_as_a_user_measured() -> None:

@@ -20,6 +20,7 @@ from splitpoint.timing.efficiency import (
     Bend,
     Surface,
     efficiency,
+    head,
     in_whole_tiles,
     inherited,
     launch_seconds,
@@ -479,3 +480,15 @@ def test_a_narrow_product_never_takes_longer_than_a_wide_one(name: str, dtype: D
             for width in (64, 1024)
         )
         assert (narrow <= wide * (1 + 1e-9)).all()
+
+
+@pytest.mark.parametrize("name", facts.gpu_names())
+def test_a_surface_read_by_itself_is_the_one_of_the_whole_file(name: str) -> None:
+    gpu = facts.gpu(name)
+    whole = efficiency(gpu)
+    assert head(gpu).gpus == whole.gpus and head(gpu).source == whole.source
+    for entry in whole.surfaces:
+        if entry.dtype and (entry.before or entry.engine):
+            engine: EngineName = entry.engine or "vllm"
+            version = Version(*entry.since) if entry.before else Version(999, 0, 0)
+            assert surface(gpu, entry.kind, entry.dtype, engine, version) == entry

@@ -284,7 +284,7 @@ def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batc
 
 def origin(model: Model, gpu: Gpu, topology: Topology, engine: Engine) -> str:
     """What step times rest on, in words."""
-    found = efficiency.efficiency(gpu)
+    found = efficiency.head(gpu)
     if engine.kernels == "measured":
         return _measured_origin(shown(model, gpu, topology, engine), gpu)
     if efficiency.inherited(gpu):

@@ -8,7 +8,7 @@ facts/efficiency, each with its origin; a GPU without a file takes its architect
 
 from functools import cache
 from importlib import resources
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -76,6 +76,8 @@ class Surface(Record, frozen=True, kw_only=True):
     kind: Kind
     dtype: Dtype | None = None
     engine: EngineName | None = None
+    since: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
     compute: float
     memory: float
     launch: float
@@ -93,8 +95,6 @@ class Surface(Record, frozen=True, kw_only=True):
     whole_listed: float = 0.0
     slots: float = 0.0
     tile: float = 0.0
-    since: tuple[int, ...] = ()
-    before: tuple[int, ...] = ()
     bends: tuple[Bend, ...] = ()
     samples: int = 0
     error_median: float | None = None
@@ -107,24 +107,36 @@ class Surface(Record, frozen=True, kw_only=True):
         return min(1.0, 1.0 / (1.0 / self.memory + self.spilled))
 
 
-class Efficiency(Record, frozen=True, kw_only=True):
-    """All surfaces of one GPU. `donor` stands in for GPUs of its architecture without a file."""
+class Head(msgspec.Struct, frozen=True, kw_only=True):
+    """Whose surfaces a file has, and what they rest on. `donor` stands in for GPUs of its
+    architecture without a file."""
 
     gpus: tuple[str, ...]
     architecture: str
     donor: bool
     source: str
+
+
+class Efficiency(Head, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All surfaces of one GPU."""
+
     surfaces: tuple[Surface, ...]
 
 
 def efficiency(gpu: Gpu) -> Efficiency:
-    """The surfaces of a GPU: its own, else its architecture's donor."""
+    """The surfaces of a GPU, its own or its architecture's donor's: parsed whole, which takes many
+    times as long as the few that a step needs."""
     return _whole(_file(gpu.name, gpu.architecture))
+
+
+def head(gpu: Gpu) -> Head:
+    """Whose surfaces a GPU has, and what they rest on."""
+    return _heads()[_file(gpu.name, gpu.architecture)]
 
 
 def inherited(gpu: Gpu) -> bool:
     """Whether the GPU borrows its architecture's surfaces, scaled by its own roofline."""
-    return gpu.name not in efficiency(gpu).gpus
+    return gpu.name not in head(gpu).gpus
 
 
 def surface(
@@ -299,15 +311,32 @@ def log_factor(entry: Bend, operator: Operator) -> Array:
     return np.asarray(sum(weight * table[index] for weight, index in corners))
 
 
-class _Head(msgspec.Struct, frozen=True, kw_only=True):
-    """What a file says before its surfaces, which take a hundred times as long to parse."""
-
-    gpus: tuple[str, ...]
-    architecture: str
-    donor: bool
-
-
+# A file is its head and then one line for each surface, whose key comes before its coefficients.
 SURFACES = "surfaces = ["
+COEFFICIENTS = ", compute = "
+
+
+class _Key(msgspec.Struct, frozen=True, kw_only=True):
+    """What tells the surfaces of a file apart."""
+
+    kind: Kind
+    dtype: Dtype | None = None
+    engine: EngineName | None = None
+    since: tuple[int, ...] = ()
+    before: tuple[int, ...] = ()
+
+    def ran(self, engine: EngineName, version: Version) -> bool:
+        """Whether a version of an engine ran this kernel, if it is one of some versions only."""
+        if not self.before:
+            return True
+        return self.engine == engine and self.since <= version[:3] < self.before
+
+
+T = TypeVar("T")
+
+
+class _Listed(msgspec.Struct, Generic[T], frozen=True):
+    surfaces: tuple[T, ...]
 
 
 @cache
@@ -325,35 +354,49 @@ def _file(name: str, architecture: str) -> str:
 
 
 @cache
-def _heads() -> dict[str, _Head]:
-    files = sorted((f for f in FOLDER.iterdir() if f.name.endswith(".toml")), key=lambda f: f.name)
+def _heads() -> dict[str, Head]:
+    files = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".toml"))
     return {
-        f.name: msgspec.toml.decode(f.read_text("utf-8").partition(SURFACES)[0], type=_Head)
-        for f in files
-        if f.name not in ("host.toml", "links.toml")
+        file: msgspec.toml.decode(_text(file).partition(SURFACES)[0], type=Head)
+        for file in files
+        if file not in ("host.toml", "links.toml")
     }
 
 
 @cache
+def _text(file: str) -> str:
+    return (FOLDER / file).read_text("utf-8")
+
+
+@cache
 def _whole(file: str) -> Efficiency:
-    return msgspec.toml.decode((FOLDER / file).read_bytes(), type=Efficiency)
+    return msgspec.toml.decode(_text(file), type=Efficiency)
+
+
+@cache
+def _lines(file: str) -> dict[_Key, str]:
+    """The line of each surface of a file."""
+    lines = _text(file).partition(SURFACES)[2].strip().splitlines()[:-1]
+    keys = "".join(f"{line.partition(COEFFICIENTS)[0]} }}," for line in lines)
+    found = msgspec.toml.decode(f"{SURFACES}{keys}]", type=_Listed[_Key]).surfaces
+    return dict(zip(found, lines, strict=True))
 
 
 @cache
 def _nearest(file: str, kind: Kind, dtype: Dtype, engine: EngineName, version: Version) -> Surface:
-    return min(
-        (s for s in _whole(file).surfaces if s.kind == kind and _ran(s, engine, version)),
-        key=lambda entry: (
-            entry.dtype not in (dtype, None),
-            entry.dtype != dtype,
-            entry.dtype != "bf16",
-            entry.engine != engine,
+    lines = _lines(file)
+    nearest = min(
+        (key for key in lines if key.kind == kind and key.ran(engine, version)),
+        key=lambda key: (
+            key.dtype not in (dtype, None),
+            key.dtype != dtype,
+            key.dtype != "bf16",
+            key.engine != engine,
         ),
     )
+    return _parsed(lines[nearest])
 
 
-def _ran(entry: Surface, engine: EngineName, version: Version) -> bool:
-    """Whether a version of an engine ran a kernel, if it is one of some versions only."""
-    if not entry.before:
-        return True
-    return entry.engine == engine and entry.since <= version[:3] < entry.before
+@cache
+def _parsed(line: str) -> Surface:
+    return msgspec.toml.decode(f"{SURFACES}{line}]", type=_Listed[Surface]).surfaces[0]
