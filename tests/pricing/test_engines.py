@@ -1,4 +1,4 @@
-"""What an engine drafts from follows from the model."""
+"""What engines choose, and what they refuse."""
 
 import pytest
 
@@ -43,6 +43,16 @@ def test_only_sglang_orders_its_queue_by_cached_prefix() -> None:
         resolved(mixing, None, Topology(pp=2), model)
     sglang = Engine(name="sglang", version="0.5.6", schedule_policy="lpm")
     assert resolved(sglang, None, Topology(), model).schedule_policy == "lpm"
+
+
+def test_blocks_that_no_attention_kernel_takes_are_refused() -> None:
+    model = load_model("Qwen/Qwen3-8B")
+    for size in (1, 17):
+        with pytest.raises(PlanError, match="a multiple of 16"):
+            resolved(Engine(block_size=size), None, Topology(), model)
+        sglang = Engine(name="sglang", version="0.5.6", block_size=size)
+        assert resolved(sglang, None, Topology(), model).block_size == size
+    assert resolved(Engine(block_size=48), None, Topology(), model).block_size == 48
 
 
 def test_tensorrt_llm_shares_no_cache_over_its_ranks() -> None:

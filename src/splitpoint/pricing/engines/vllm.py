@@ -26,6 +26,9 @@ EVERY_STATE_KINDS = ("mamba1", "mamba2", "short_conv")
 # these on, of all from the second on, where a smaller model or the text drafts from the third on
 # (use_v2_model_runner in config/vllm.py of 0.24 to 0.30 and 0.32).
 SECOND_RUNNER = (Version(0, 25), Version(0, 29), Version(0, 32))
+# Tokens of the smallest block that kernels of its attention take, and any multiple is: V1's
+# FlashAttention and Triton (get_supported_kernel_block_sizes, 0.32).
+KERNEL_BLOCK = 16
 
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
@@ -36,6 +39,9 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     version = version_of(engine)
     if engine.prefix_caching and KEEPS_EVERY_STATE[0] <= version < KEEPS_EVERY_STATE[1]:
         _refuse_every_state(engine, model)
+    if engine.block_size and engine.block_size % KERNEL_BLOCK and version >= (0, 8):
+        what = f"{engine.block_size}: no kernel of vLLM's attention takes it"
+        raise PlanError("engine.block_size", what, f"a multiple of {KERNEL_BLOCK}")
     hbm = MIDDLE_GPU if gpu is None else gpu.hbm
     # A100s are exempt by name: larger budgets cost them throughput (vLLM pull request 17885).
     small = hbm < MIDDLE_GPU or (gpu is not None and "a100" in gpu.name.lower())
