@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.deployment import Role, Topology
 from splitpoint.inputs.plan import EnginePlan, Plan, Search
 from splitpoint.inputs.workload import Slo, Workload
 from splitpoint.search.world import candidate_of
 from splitpoint.verdict.case import Case, case_of, trial_of
-from splitpoint.verdict.trials import Field, fewer, neighbours
+from splitpoint.verdict.trials import Field, fewer, neighbours, shrunk
 from tests.search import small
 
 TWO = Topology(tp=2)
@@ -69,6 +69,27 @@ def test_a_mixed_deployment_changes_its_budget_and_its_width() -> None:
 @pytest.mark.parametrize("budget", [2048])
 def test_a_budget_that_the_plan_sets_stays(budget: int) -> None:
     assert names(("mixed", TWO, 4), budget=budget) == {"8xTP1 budget=2048"}
+
+
+@pytest.mark.parametrize(
+    ("pools", "gpus", "found"),
+    [
+        # Six to two on 16 GPUs: the nearest on 12 are five to one and four to two.
+        ([("prefill", TWO, 6), ("decode", TWO, 2)], 12, ["P 5xTP2 + D 1xTP2", "P 4xTP2 + D 2xTP2"]),
+        ([("prefill", TWO, 3), ("decode", TWO, 1)], 6, ["P 2xTP2 + D 1xTP2"]),
+        ([("prefill", TWO, 3), ("decode", TWO, 1)], 3, []),
+        ([("mixed", TWO, 4)], 7, ["3xTP2 budget=2048"]),
+        ([("mixed", TWO, 1)], 1, []),
+    ],
+)
+def test_what_holds_is_tried_with_fewer_of_its_instances(
+    pools: list[tuple[Role, Topology, int]], gpus: int, found: list[str]
+) -> None:
+    parts = [(role, small.ready(topology), count) for role, topology, count in pools]
+    one = case()
+    trials = shrunk(one, trial_of(one, candidate_of(parts, "round_robin"), 0), gpus)
+    assert [trial.candidate.shape for trial in trials] == found
+    assert all(trial.candidate.deployment.gpus <= gpus for trial in trials)
 
 
 def test_fewer_gpus_are_tried_with_each_token_budget() -> None:

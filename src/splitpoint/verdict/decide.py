@@ -50,7 +50,7 @@ from splitpoint.verdict.compare import Winner, best, comparison
 from splitpoint.verdict.conditions import decode_bound, prefill_bound, transfer_pays, walls_hold
 from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
-from splitpoint.verdict.trials import Field, fewer, field, neighbours, rerouted
+from splitpoint.verdict.trials import Field, fewer, field, neighbours, rerouted, shrunk
 from splitpoint.verdict.turnover import Arm, Turnover, turnover
 from splitpoint.verdict.validity import outside
 from splitpoint.verdict.walls import walls
@@ -250,7 +250,8 @@ def _tops(case: Case, rivals: Rivals) -> list[Point]:
 
 def _fewest(case: Case, tried: Tried, known: Field, decision: int) -> Tried:
     """What was tried, with both arms on the fewest GPUs that hold an open-loop load in either; the
-    number is halved as long as the SLO is met."""
+    number is halved as long as the SLO is met. Beside what the estimates promise, what holds it is
+    tried with fewer of its instances."""
     load = case.loads[decision]
     if case.plan.search.all_gpus or load.concurrency is not None:
         return tried
@@ -266,9 +267,13 @@ def _fewest(case: Case, tried: Tried, known: Field, decision: int) -> Tried:
         while holds - fails > 1:
             middle = (holds + fails) // 2
             trials = fewer(case, known, decision, middle, hit_share)
+            top = best([p for p in ours if p.gpus == holds], case.plan.slo)
+            if top is not None:
+                trials = (*shrunk(case, tried.trials[top.name], middle), *trials)
             tried = _simulated(case, tried, trials, 0.5, 0.5)
             found = [tried.points[t.name] for t in trials if t.name in tried.points]
-            met = [p.gpus for p in found if p.meets_slo and p.deployment.split is split]
+            ours += [p for p in found if p.deployment.split is split]
+            met = [p.gpus for p in ours if p.meets_slo and p.gpus <= middle]
             holds, fails = (min(met), fails) if met else (holds, middle)
     return tried
 

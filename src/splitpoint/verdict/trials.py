@@ -5,7 +5,7 @@ mixed deployment halves and doubles its token budget, both make their instances 
 """
 
 from collections.abc import Iterator, Sequence
-from math import gcd
+from math import ceil, floor, gcd
 
 from msgspec.structs import replace
 
@@ -22,8 +22,9 @@ from splitpoint.search.world import Candidate, candidate_of
 from splitpoint.verdict.answer import Figure, Rejected
 from splitpoint.verdict.case import Case, Trial, named, trial_of
 
-# Simulated per arm and number of GPUs while the fewest that hold the SLO are looked for.
-PER_ARM_FEWER = 2
+# Simulated per arm and number of GPUs while the fewest that hold the SLO are looked for: the best
+# by rate, by pace and by first token.
+PER_ARM_FEWER = 3
 # Deployments that the estimates left out and that the answer names one by one.
 NAMED_PRUNED = 20
 # With one load or two there is time to simulate more of each arm.
@@ -108,6 +109,21 @@ def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> t
         for parts in _budgets(estimate, known.together[load])
         for trial in _routed(case, parts, load)
     )
+
+
+def shrunk(case: Case, trial: Trial, gpus: int) -> tuple[Trial, ...]:
+    """A trial of more GPUs on at most `gpus`: as many of the same instances as these hold, the
+    sides of a split as near to their ratio as whole instances come, under every routing."""
+    deployment, instances = trial.candidate.deployment, trial.candidate.instances
+    *others, last = zip(deployment.pools, instances, strict=True)
+    even = last[0].replicas * gpus / deployment.gpus
+    found: list[Parts] = []
+    for count in dict.fromkeys((max(floor(even), 1), ceil(even))):
+        room = gpus - count * last[0].topology.gpus
+        parts: Parts = [(pool.role, one, room // pool.topology.gpus) for pool, one in others]
+        if room >= 0 and all(number > 0 for _, _, number in parts):
+            found.append([*parts, (last[0].role, last[1], count)])
+    return tuple(made for parts in found for made in _routed(case, parts, trial.load))
 
 
 def neighbours(case: Case, known: Field, trial: Trial) -> tuple[Trial, ...]:
