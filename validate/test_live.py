@@ -17,7 +17,7 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.plan import Plan
 from splitpoint.inputs.workload import Slo, Workload
-from splitpoint.recipes import vllm
+from splitpoint.recipes import bundle
 from splitpoint.recipes.serving import serving
 from splitpoint.run import read
 
@@ -51,7 +51,7 @@ def test_a_real_engine_is_started_measured_and_stopped(
     pool = Pool(role="mixed", topology=Topology(), replicas=1, engine=engine)
     made = serving(str(MODEL), gpu("H100 SXM"), Deployment(pools=(pool,)))
     recipe, run = tmp_path / "recipe", tmp_path / "run.npz"
-    vllm.write(replace(made, plan=plan), recipe)
+    bundle.write(replace(made, plan=plan), recipe)
     try:
         started = said("up", recipe, "--json", "--timeout", "600", "--", *CPU)
         figures = {row["name"]: row for row in started["instances"][0]["figures"]}

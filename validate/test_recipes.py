@@ -5,7 +5,7 @@ import shlex
 import pytest
 from tests.recipes.test_vllm import DEPLOYMENTS, GB300
 
-from splitpoint.recipes import vllm
+from splitpoint.recipes import bundle, scripts, vllm
 from splitpoint.recipes.serving import serving
 
 FILLED = {
@@ -20,7 +20,7 @@ FILLED = {
 def test_the_router_reads_its_command_as_it_is_meant(name: str) -> None:
     launch = pytest.importorskip("vllm_router.launch_router", reason="needs vllm-router")
     deployment = DEPLOYMENTS[name]
-    script = vllm.files(serving("m", GB300, deployment))["router.sh"]
+    script = bundle.files(serving("m", GB300, deployment))["router.sh"]
     words = shlex.split(script[script.index("\nexec vllm-router") :])
     for there, filled in FILLED.items():
         words = [word.replace(there, filled) for word in words]
@@ -32,4 +32,4 @@ def test_the_router_reads_its_command_as_it_is_meant(name: str) -> None:
     assert len(read.worker_urls) == replicas.get("mixed", 0)
     policy = read.prefill_policy if deployment.split else read.policy
     entries = replicas.get("prefill", 0) or replicas["mixed"]
-    assert (policy, read.port) == (vllm.policy(deployment.routing, entries), vllm.ROUTER_PORT)
+    assert (policy, read.port) == (vllm.policy(deployment.routing, entries), scripts.ROUTER_PORT)

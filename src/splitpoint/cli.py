@@ -269,14 +269,14 @@ def plan(
     if file is None:
         raise PlanError("plan", "needs a plan file", "see examples/")
     from splitpoint.inputs.plan import read_plan
-    from splitpoint.recipes import vllm
+    from splitpoint.recipes import bundle
     from splitpoint.report import folder, terminal
     from splitpoint.verdict.decide import decided
 
     asked = read_plan(file, _with_curve(sets, curve))
     with folder.staged(out) as staging, _progress() as progress:
         answered, runs = decided(asked, base=file.parent, progress=progress)
-        recipes = vllm.write(answered, staging / "recipes")
+        recipes = bundle.write(answered, staging / "recipes")
         answered = folder.fill(staging, answered, runs, recipes)
     _emit(answered, as_json, lambda console: terminal.render(answered, console))
     print(f"written to {out}: plan.json, report.html, runs/, recipes/", file=sys.stderr)
@@ -376,12 +376,12 @@ def recipe(
     as_json: Json = False,
 ) -> None:
     """Write the launch scripts of a plan's deployment."""
-    from splitpoint.recipes import serving, vllm
+    from splitpoint.recipes import bundle, serving
     from splitpoint.report import folder as folders
 
     made = serving.of_point(folders.read_answer(folder), point)
     written = folders.Written(
-        folder=str(out), files=tuple(str(path) for path in vllm.write(made, out))
+        folder=str(out), files=tuple(str(path) for path in bundle.write(made, out))
     )
     _emit(written, as_json, lambda console: console.print("\n".join(written.files), markup=False))
 
@@ -424,7 +424,7 @@ def audit(
 def up(
     folder: Annotated[Path, typer.Argument(help="A recipe, or the folder of a plan.")],
     flags: Annotated[
-        list[str] | None, typer.Argument(help="After --: more flags of every `vllm serve`.")
+        list[str] | None, typer.Argument(help="After --: more flags of every instance.")
     ] = None,
     timeout: Annotated[
         float | None, typer.Option(min=1, help="Seconds to start in; else START_TIMEOUT.")
@@ -493,7 +493,9 @@ def measure(
 
     runs.check_name(out)
     recipe = launch.recipe_folder(folder)
-    asked = load.asked(recipe, trace=trace, requests=requests, concurrency=concurrency, rate=rate)
+    asked = load.asked(
+        recipe, trace=trace, requests=requests, concurrency=concurrency, rate=rate, url=url
+    )
     sent = requests_of(asked, base=recipe, where=str(recipe))
     at = load.target(launch.settings(recipe), url, folder)
     _, foretold = replay(asked, sent)

@@ -17,7 +17,7 @@ from splitpoint.cli import main
 from splitpoint.errors import OutsideError, PlanError
 from splitpoint.inputs.deployment import Deployment
 from splitpoint.live import launch
-from splitpoint.recipes import vllm
+from splitpoint.recipes import bundle
 from splitpoint.recipes.serving import serving
 from tests.live.programs import put_on_path
 from tests.recipes.fake import Handler
@@ -53,7 +53,7 @@ def single(tmp_path: Path, programs: None) -> Iterator[Path]:
 
 def made(folder: Path, deployment: Deployment) -> Iterator[Path]:
     """A recipe's folder; what a failed test leaves running of it is stopped."""
-    vllm.write(serving("m", sample.H20, deployment), folder)
+    bundle.write(serving("m", sample.H20, deployment), folder)
     yield folder
     assert launch.stop(folder).stopped == () or sys.exc_info()[0]
 

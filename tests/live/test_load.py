@@ -21,7 +21,7 @@ from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
 from splitpoint.inputs.workload import Slo, Workload
 from splitpoint.live import load, program
-from splitpoint.recipes import vllm
+from splitpoint.recipes import bundle
 from splitpoint.recipes.serving import Serving, serving
 from splitpoint.run import OUTCOMES
 from splitpoint.run import read as read_run
@@ -55,7 +55,7 @@ def recipe(folder: Path, workload: Workload) -> Path:
     plan = Plan(model=MODEL, gpu=GPU, gpus=1, workload=workload, slo=Slo(ttft_s=1, tpot_s=0.1))
     pool = Pool(role="mixed", topology=Topology(), replicas=1, engine=Engine(max_len=4096))
     made: Serving = replace(serving(MODEL, gpu(GPU), Deployment(pools=(pool,))), plan=plan)
-    vllm.write(made, folder)
+    bundle.write(made, folder)
     return folder
 
 
@@ -236,7 +236,7 @@ def test_the_deployment_file_says_what_the_plan_chose(tmp_path: Path) -> None:
         search=Search(transfer_bandwidth=3.5e9, kv_pool_gib=9),
     )
     made = replace(serving(MODEL, gpu(GPU), deployment), plan=plan)
-    (tmp_path / "deployment.json").write_text(vllm.files(made)["deployment.json"])
+    (tmp_path / "deployment.json").write_text(bundle.files(made)["deployment.json"])
     read = read_deployment(tmp_path / "deployment.json")
     beside = str(tmp_path / "curve.json")
     pools = tuple(replace(p, engine=replace(p.engine, curve=beside)) for p in deployment.pools)

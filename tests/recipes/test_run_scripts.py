@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from splitpoint.inputs.deployment import Deployment
-from splitpoint.recipes import vllm
+from splitpoint.recipes import bundle
 from splitpoint.recipes.placement import HTTP_PORT
 from splitpoint.recipes.serving import serving
 from tests.recipes import fake
@@ -20,7 +20,7 @@ SPLIT = Deployment(pools=(sample.pool("prefill", 1), sample.pool("decode", 1)))
 @pytest.fixture
 def recipe(tmp_path: Path, free_address: str) -> Path:
     folder = tmp_path / "recipe with space"
-    vllm.write(serving("m", sample.H20, SPLIT), folder)
+    bundle.write(serving("m", sample.H20, SPLIT), folder)
     (folder / "env.sh").write_text(
         f"export NODE_0={free_address}\n{(folder / 'env.sh').read_text()}"
     )

@@ -15,7 +15,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.workload import Workload
-from splitpoint.recipes import vllm
+from splitpoint.recipes import bundle, vllm
 from splitpoint.recipes.serving import Serving, chosen, of_point, serving
 from tests.report import sample
 
@@ -77,7 +77,7 @@ def flag(script: str, name: str) -> str:
 @pytest.mark.parametrize("name", DEPLOYMENTS)
 @pytest.mark.parametrize("model", ["Qwen/Qwen3.8-2.4T-A95B", sample.HOSTILE])
 def test_every_script_parses(name: str, model: str, tmp_path: Path) -> None:
-    paths = vllm.write(serving(model, GB300, DEPLOYMENTS[name]), tmp_path)
+    paths = bundle.write(serving(model, GB300, DEPLOYMENTS[name]), tmp_path)
     scripts = [path for path in paths if path.suffix == ".sh"]
     assert len(scripts) >= 4
     for path in scripts:
@@ -87,7 +87,7 @@ def test_every_script_parses(name: str, model: str, tmp_path: Path) -> None:
 
 
 def test_a_hostile_model_name_stays_one_word(tmp_path: Path) -> None:
-    vllm.write(serving(sample.HOSTILE, sample.H20, sample.MIXED), tmp_path)
+    bundle.write(serving(sample.HOSTILE, sample.H20, sample.MIXED), tmp_path)
     told = subprocess.run(
         ["bash", "-c", '. "$1"/env.sh; printf %s "$MODEL"', "-", str(tmp_path)],
         check=True,
@@ -101,7 +101,7 @@ def test_a_hostile_model_name_stays_one_word(tmp_path: Path) -> None:
 
 
 def test_the_published_decode_instance_has_the_published_flags() -> None:
-    files = vllm.files(serving("Qwen/Qwen3.8-2.4T-A95B", GB300, PUBLISHED))
+    files = bundle.files(serving("Qwen/Qwen3.8-2.4T-A95B", GB300, PUBLISHED))
     decode = next(text for name, text in files.items() if name.startswith("decode-0.node0"))
     expected = {
         "--tensor-parallel-size": "4",
@@ -130,7 +130,7 @@ def test_the_published_decode_instance_has_the_published_flags() -> None:
 
 
 def test_the_published_prefill_instance_produces_and_captures_what_was_priced() -> None:
-    files = vllm.files(serving("Qwen/Qwen3.8-2.4T-A95B", GB300, PUBLISHED))
+    files = bundle.files(serving("Qwen/Qwen3.8-2.4T-A95B", GB300, PUBLISHED))
     prefill = next(text for name, text in files.items() if name.startswith("prefill-1.node"))
     assert flag(prefill, "--max-num-batched-tokens") == "16384"
     assert json.loads(flag(prefill, "--compilation-config"))["cudagraph_mode"] == "PIECEWISE"
@@ -141,7 +141,7 @@ def test_sums_by_flashinfer_are_told_only_where_the_plan_tells_them() -> None:
     def told(sums: bool | None) -> set[str]:
         pool = sample.pool("mixed", 1)
         pool = replace(pool, engine=replace(pool.engine, flashinfer_sums=sums))
-        files = vllm.files(serving("m", GB300, Deployment(pools=(pool,))))
+        files = bundle.files(serving("m", GB300, Deployment(pools=(pool,))))
         lines = {line for text in files.values() for line in text.splitlines()}
         return {line for line in lines if "VLLM_ALLREDUCE_USE_FLASHINFER" in line}
 
@@ -151,7 +151,7 @@ def test_sums_by_flashinfer_are_told_only_where_the_plan_tells_them() -> None:
 
 
 def test_each_rank_listens_on_a_side_channel_port_of_its_own() -> None:
-    files = vllm.files(serving("m", GB300, PUBLISHED))
+    files = bundle.files(serving("m", GB300, PUBLISHED))
     ports = {
         int(line.rsplit("=", 1)[1])
         for text in files.values()
@@ -164,7 +164,7 @@ def test_each_rank_listens_on_a_side_channel_port_of_its_own() -> None:
 
 
 def test_ranks_on_other_nodes_run_headless_from_their_first_rank() -> None:
-    files = vllm.files(serving("m", GB300, PUBLISHED))
+    files = bundle.files(serving("m", GB300, PUBLISHED))
     last = files["decode-0.node3.sh"]
     assert "--headless" in words(last) and "--port" not in words(last)
     assert flag(last, "--data-parallel-start-rank") == "3"
@@ -175,7 +175,7 @@ def test_ranks_on_other_nodes_run_headless_from_their_first_rank() -> None:
 
 
 def test_a_rank_over_several_nodes_is_joined_by_node_rank() -> None:
-    files = vllm.files(serving("m", GB300, DEPLOYMENTS["two nodes a rank"]))
+    files = bundle.files(serving("m", GB300, DEPLOYMENTS["two nodes a rank"]))
     third = files["mixed-0.node2.sh"]
     assert flag(third, "--nnodes") == "4" and flag(third, "--node-rank") == "2"
     assert flag(third, "--master-addr") == "$NODE_0"
@@ -183,7 +183,7 @@ def test_a_rank_over_several_nodes_is_joined_by_node_rank() -> None:
 
 
 def test_several_nodes_demand_their_addresses(tmp_path: Path) -> None:
-    vllm.write(serving("m", GB300, PUBLISHED), tmp_path)
+    bundle.write(serving("m", GB300, PUBLISHED), tmp_path)
     told = subprocess.run(
         ["bash", str(tmp_path / "router.sh")],
         capture_output=True,
@@ -195,7 +195,7 @@ def test_several_nodes_demand_their_addresses(tmp_path: Path) -> None:
 
 
 def test_the_router_names_every_instance_and_both_policies() -> None:
-    router = vllm.files(serving("m", sample.H20, sample.SPLIT))["router.sh"]
+    router = bundle.files(serving("m", sample.H20, sample.SPLIT))["router.sh"]
     said = words(router)
     assert said.count("--prefill") == 6 and said.count("--decode") == 2
     assert flag(router, "--prefill-policy") == "cache_aware"
@@ -206,21 +206,21 @@ def test_the_router_names_every_instance_and_both_policies() -> None:
 def test_the_router_draws_from_no_single_instance() -> None:
     # vllm-router 0.1.17 does not start with power_of_two and one decode worker.
     pair = Deployment(pools=(sample.pool("prefill", 1), sample.pool("decode", 1)))
-    files = vllm.files(serving("m", sample.H20, pair))
+    files = bundle.files(serving("m", sample.H20, pair))
     assert flag(files["router.sh"], "--prefill-policy") == "round_robin"
     assert flag(files["router.sh"], "--decode-policy") == "round_robin"
     assert "the recipe takes power_of_two" not in files["README.md"]
 
 
 def test_one_instance_needs_no_router() -> None:
-    files = vllm.files(serving("m", sample.H20, DEPLOYMENTS["one"]))
+    files = bundle.files(serving("m", sample.H20, DEPLOYMENTS["one"]))
     assert "router.sh" not in files
     assert 'ENDPOINT="http://$NODE_0:8100"' in files["env.sh"]
 
 
 def test_settings_left_open_are_left_to_the_engine_and_said_so() -> None:
     pool = Pool(role="mixed", topology=Topology(), replicas=1, engine=Engine())
-    files = vllm.files(serving("m", sample.H20, Deployment(pools=(pool,))))
+    files = bundle.files(serving("m", sample.H20, Deployment(pools=(pool,))))
     assert "--max-num-seqs" not in files["mixed-0.sh"]
     assert (
         "Left to the engine's defaults: `--max-model-len`, `--max-num-seqs`" in files["README.md"]
@@ -229,13 +229,13 @@ def test_settings_left_open_are_left_to_the_engine_and_said_so() -> None:
 
 def test_eager_engines_capture_nothing() -> None:
     pool = Pool(role="mixed", topology=Topology(), replicas=1, engine=Engine(graphs=False))
-    script = vllm.files(serving("m", sample.H20, Deployment(pools=(pool,))))["mixed-0.sh"]
+    script = bundle.files(serving("m", sample.H20, Deployment(pools=(pool,))))["mixed-0.sh"]
     assert "--enforce-eager" in words(script) and "--compilation-config" not in words(script)
 
 
 def test_amd_gpus_are_chosen_by_their_own_variable() -> None:
     mi300 = msgspec.structs.replace(sample.H20, name="MI300X", architecture="cdna3")
-    script = vllm.files(serving("m", mi300, sample.MIXED))["mixed-3.sh"]
+    script = bundle.files(serving("m", mi300, sample.MIXED))["mixed-3.sh"]
     assert "export HIP_VISIBLE_DEVICES=3\n" in script and "CUDA" not in script
 
 
@@ -274,12 +274,12 @@ def test_drafts_come_from_what_the_model_has() -> None:
     assumed = msgspec.structs.replace(head, draft_model=None)
     alone = Deployment(pools=(msgspec.structs.replace(pool, engine=assumed),))
     with pytest.raises(PlanError, match="no EAGLE-3 head is named"):
-        vllm.files(serving("m", sample.H20, alone))
+        bundle.files(serving("m", sample.H20, alone))
 
 
 def test_an_answer_without_a_choice_writes_nothing(tmp_path: Path) -> None:
     verdict = msgspec.structs.replace(sample.VERDICT, choice="neither", chosen=None)
-    assert vllm.write(sample.answer(verdict=verdict), tmp_path) == ()
+    assert bundle.write(sample.answer(verdict=verdict), tmp_path) == ()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,14 +287,14 @@ def test_a_choice_that_cannot_be_launched_leaves_the_reason(tmp_path: Path) -> N
     pools = (sample.pool("prefill", 4), sample.pool("decode", 4, drafts=3))
     point = sample.point(Deployment(pools=pools), name="chosen")
     verdict = msgspec.structs.replace(sample.VERDICT, chosen="chosen")
-    paths = vllm.write(sample.answer(points=(point,), verdict=verdict), tmp_path)
+    paths = bundle.write(sample.answer(points=(point,), verdict=verdict), tmp_path)
     assert [path.name for path in paths] == ["README.md"]
     assert "differ in drafts, and NIXL refuses the handshake" in paths[0].read_text()
 
 
 def test_any_point_of_an_answer_can_become_a_recipe() -> None:
     made = of_point(sample.answer(), "P 4xTP1 + D 4xTP1 prefix_aware")
-    assert "decode-3.sh" in vllm.files(made)
+    assert "decode-3.sh" in bundle.files(made)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +311,7 @@ def test_a_recipe_of_a_sweep_is_asked_at_the_load_of_its_point(
     answer = sample.answer(points=(point,))
     plan = replace(answer.plan, workload=Workload(isl=1000, osl=100, **sweep))
     made = of_point(replace(answer, plan=plan), "8xTP1")
-    found = vllm.files(made)
+    found = bundle.files(made)
     asked = json.loads(found["deployment.json"])["workload"]
     assert {name: asked[name] for name in one} == one
     assert f"as `deployment.json` says ({label})" in found["README.md"]
@@ -326,7 +326,7 @@ def test_a_point_that_is_not_there_is_told_with_near_ones() -> None:
 def test_the_readme_holds_the_prediction_of_the_choice() -> None:
     made = chosen(sample.answer())
     assert made is not None
-    readme = vllm.files(made)["README.md"]
+    readme = bundle.files(made)["README.md"]
     assert (
         "| trace | 500 ms / 2 s | 24 ms / 38.4 ms | 6,200 | 87 | 41.7 | 93.0% | 100.0% |" in readme
     )
@@ -336,23 +336,23 @@ def test_the_readme_holds_the_prediction_of_the_choice() -> None:
 def test_a_few_failures_do_not_round_to_success() -> None:
     point = sample.point(sample.MIXED, name="8xTP1 prefix_aware", success=0.9999)
     made = of_point(sample.answer(points=(point,)))
-    assert "| 93.0% | >99.9% |" in vllm.files(made)["README.md"]
+    assert "| 93.0% | >99.9% |" in bundle.files(made)["README.md"]
 
 
 def test_inputs_longer_than_the_engine_takes_are_told() -> None:
     made = serving("m", sample.H20, sample.MIXED)
     long = msgspec.structs.replace(made, input_p99=131_792.0)
-    assert "refuses longer requests" not in vllm.files(long)["README.md"]
+    assert "refuses longer requests" not in bundle.files(long)["README.md"]
     short = msgspec.structs.replace(sample.ENGINE, max_len=40_960)
     pools = tuple(msgspec.structs.replace(p, engine=short) for p in sample.MIXED.pools)
     cut = msgspec.structs.replace(long, deployment=Deployment(pools=pools))
-    readme = vllm.files(cut)["README.md"]
+    readme = bundle.files(cut)["README.md"]
     assert "reach 131,792 tokens (p99), `--max-model-len` is 40,960" in readme
 
 
 def test_the_same_deployment_gives_the_same_files() -> None:
     made = serving("m", GB300, PUBLISHED)
-    assert vllm.files(made) == vllm.files(made)
+    assert bundle.files(made) == bundle.files(made)
 
 
 def refused(**engine: Any) -> Serving:
@@ -368,24 +368,24 @@ def refused(**engine: Any) -> Serving:
 @pytest.mark.parametrize(
     ("engine", "where"),
     [
-        ({"name": "sglang"}, "engine.name"),
+        ({"name": "trtllm"}, "engine.name"),
         ({"kv_dtype": "fp32"}, "engine.kv_dtype"),
         ({"state_dtype": "fp8"}, "engine.state_dtype"),
     ],
 )
 def test_what_vllm_cannot_do_is_refused(engine: dict[str, Any], where: str) -> None:
     with pytest.raises(PlanError) as error:
-        vllm.files(refused(**engine))
+        bundle.files(refused(**engine))
     assert error.value.where == where
 
 
 def test_drafts_on_one_side_only_are_refused() -> None:
     pools = (sample.pool("prefill", 1), sample.pool("decode", 1, drafts=3))
     with pytest.raises(PlanError, match="differ in drafts"):
-        vllm.files(serving("m", sample.H20, Deployment(pools=pools)))
+        bundle.files(serving("m", sample.H20, Deployment(pools=pools)))
 
 
 def test_pipeline_stages_on_the_decode_side_are_refused() -> None:
     pools = (sample.pool("prefill", 1), sample.pool("decode", 1, Topology(pp=2)))
     with pytest.raises(PlanError, match="without pipeline stages"):
-        vllm.files(serving("m", sample.H20, Deployment(pools=pools)))
+        bundle.files(serving("m", sample.H20, Deployment(pools=pools)))

@@ -35,20 +35,27 @@ ANSWERS = re.compile(r"^(\S+): answers at (\S+) after (\d+) s$", re.MULTILINE)
 DIED = re.compile(r"^(\S+): died;", re.MULTILINE)
 SILENT = re.compile(r"^(\S+): no answer from", re.MULTILINE)
 
-# What a line of vLLM's log says of the start; the last one that matches is where it stands.
+# What a line of vLLM's or SGLang's log says of the start; the last one that matches is where it
+# stands.
 STAGES = (
     (re.compile(r"Loading safetensors checkpoint shards:\s+(\d+)%"), "loading weights"),
-    (re.compile(r"Starting to load model"), "loading weights"),
-    (re.compile(r"Loading weights took|Model loading took"), "weights are loaded"),
+    (re.compile(r"Multi-thread loading shards:\s+(\d+)%"), "loading weights"),
+    (re.compile(r"Starting to load model|Load weight begin"), "loading weights"),
+    (re.compile(r"Loading weights took|Model loading took|Load weight end"), "weights are loaded"),
     (re.compile(r"Compiling a graph|Dynamo bytecode|torch\.compile takes"), "compiling"),
-    (re.compile(r"(?:GPU|CPU) KV cache size"), "KV cache is laid out"),
+    (re.compile(r"(?:GPU|CPU) KV cache size|KV Cache is allocated"), "KV cache is laid out"),
+    (re.compile(r"Memory pool end"), "KV cache is laid out"),
     (re.compile(r"Capturing CUDA graphs?[^%]*?(\d+)%"), "capturing graphs"),
+    (re.compile(r"Capturing batches[^%]*?(\d+)%"), "capturing graphs"),
+    (re.compile(r"(?i:capture [\w ]*cuda graph begin)"), "capturing graphs"),
     (re.compile(r"Warming up|Profiling CUDA graph memory"), "warming up"),
-    (re.compile(r"init engine \(profile"), "engine is ready"),
+    (re.compile(r"init engine \(profile|The server is fired up"), "engine is ready"),
 )
-# vLLM's prefix of a line: process, level, time, place in the source.
+# Their prefixes of a line: vLLM's process, level, time and place in the source; SGLang's time and
+# rank.
 PREFIX = re.compile(
     r"^(?:\((?:\w+ pid=\d+|[\w ]+)\) )*(?:(?:INFO|WARNING|ERROR) [\d-]+ [\d:]+ \[[^\]]*\] ?)?"
+    r"(?:\[[\d-]+ [\d:]+[^\]]*\] ?)?"
 )
 FAULT = re.compile(r"^\w[\w.]*(?:Error|Exception|Interrupt|Exit)\b|\berror: |CUDA error|Killed$")
 # What vLLM says after the cause, of a process that only waited for the one that failed.

@@ -54,8 +54,10 @@ def asked(
     requests: int | None,
     concurrency: int | None,
     rate: float | None,
+    url: str | None = None,
 ) -> DeploymentPlan:
-    """The recipe's deployment with the one load to measure it under."""
+    """The recipe's deployment with the one load to measure it under; `url`: where to ask it, if
+    not where the recipe answers."""
     file = recipe / DEPLOYMENT
     if not file.is_file():
         hint = "write the recipe anew with this version: splitpoint recipe PLAN_FOLDER"
@@ -82,7 +84,16 @@ def asked(
                 what = f"lists several loads: {', '.join(f'{load:g}' for load in loads)}"
                 raise PlanError(f"{file}: workload.{name}", what, f"--{name} ONE of them")
             workload = replace(workload, **{name: loads[0]})
+    if url is None and not bench.shape(workload) and _behind_sglang_router(plan):
+        # Tried with sglang-router 0.3.2: /v1/completions answers 422.
+        what = "goes out as token ids, which SGLang's router does not take"
+        raise PlanError(f"{file}: workload", what, "--url of one instance, or lengths of one size")
     return replace(plan, workload=_as_sent(workload))
+
+
+def _behind_sglang_router(plan: DeploymentPlan) -> bool:
+    pools = plan.deployment.pools
+    return pools[0].engine.name == "sglang" and sum(pool.replicas for pool in pools) > 1
 
 
 def _as_sent(workload: Workload) -> Workload:

@@ -12,6 +12,7 @@ HTTP_PORT = 8100
 SIDE_CHANNEL_PORT = 5600  # vLLM's default for NIXL; rank r of an instance listens r above it
 RPC_PORT = 29550  # vLLM's default of --data-parallel-rpc-port
 MASTER_PORT = 29650
+MASTER_PORTS = 16  # SGLang 0.5.23 takes six above it, and with its Rust server one a rank more
 
 
 class Share(Record, frozen=True, kw_only=True):
@@ -25,7 +26,8 @@ class Share(Record, frozen=True, kw_only=True):
 
 
 class Instance(Record, frozen=True, kw_only=True):
-    """One engine instance in its place. `side_port` is the first of `dp` ports."""
+    """One engine instance in its place. `side_port` is the first of `dp` ports, `master_port` of
+    `MASTER_PORTS`."""
 
     name: str
     role: Role
@@ -62,7 +64,7 @@ def place(deployment: Deployment, gpus_per_node: int) -> tuple[Instance, ...]:
                 port=HTTP_PORT + index,
                 side_port=SIDE_CHANNEL_PORT + ranks,
                 rpc_port=RPC_PORT + index,
-                master_port=MASTER_PORT + index,
+                master_port=MASTER_PORT + MASTER_PORTS * index,
             )
         )
         ranks += pool.topology.dp

@@ -4,21 +4,38 @@ from collections.abc import Sequence
 
 from splitpoint import units
 from splitpoint.errors import PlanError, printable
-from splitpoint.inputs.deployment import Deployment, Pool, Routing
+from splitpoint.inputs.deployment import Deployment, Routing
 from splitpoint.inputs.workload import Slo
 from splitpoint.recipes import bench
 from splitpoint.recipes.placement import Instance
 from splitpoint.recipes.serving import Serving
+from splitpoint.record import Record
 
 
-def text(made: Serving, instances: Sequence[Instance], nodes: int, routed: bool) -> str:
+class Told(Record, frozen=True, kw_only=True):
+    """What an engine says in a README: its name and version, what it needs beside, the command
+    that serves, its router and what keeps a session there, the flag of the longest length and how
+    to `lengthen` a model's, flags that the plan left open, and notes."""
+
+    engine: str
+    needs: str
+    server: str
+    router: str
+    session: str
+    length: str
+    lengthen: str
+    left_open: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def text(made: Serving, instances: Sequence[Instance], nodes: int, routed: bool, told: Told) -> str:
     """The whole README."""
     sections = [
-        _head(made, instances, nodes),
-        _steps(nodes),
+        _head(made, instances, nodes, told),
+        _steps(nodes, told),
         _expect(made),
         _measure(made),
-        _notes(made, nodes, routed),
+        _notes(made, nodes, routed, told),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -31,8 +48,7 @@ def none(made: Serving, refused: PlanError) -> str:
     )
 
 
-def _head(made: Serving, instances: Sequence[Instance], nodes: int) -> str:
-    engine = made.deployment.pools[0].engine
+def _head(made: Serving, instances: Sequence[Instance], nodes: int, told: Told) -> str:
     rows = [
         [
             instance.name,
@@ -50,14 +66,13 @@ def _head(made: Serving, instances: Sequence[Instance], nodes: int) -> str:
         [
             f"# {_plain(made.model)} on {made.deployment.gpus} x {_plain(made.gpu)}",
             f"{_plain(str(made.deployment))}, on {where}. Written by Splitpoint for "
-            f"vLLM {_plain(engine.version)} and vllm-router 0.1.17 "
-            "(`pip install vllm-router`, `nixl` for the KV transfer).",
+            f"{_plain(told.engine)} {told.needs}.",
             _table(["instance", "topology", "place", "port"], rows),
         ]
     )
 
 
-def _steps(nodes: int) -> str:
+def _steps(nodes: int, told: Told) -> str:
     start = (
         "bash run.sh          # start every instance and wait until they answer"
         if nodes == 1
@@ -73,7 +88,7 @@ def _steps(nodes: int) -> str:
         "```",
         "",
         "`env.sh` holds what is yours to set: where the weights lie, the addresses of the nodes, "
-        "the Python that has vLLM. Extra flags after `run.sh` go to every `vllm serve`.",
+        f"the Python that has the engine. Extra flags after `run.sh` go to every `{told.server}`.",
     ]
     if nodes > 1:
         steps += [
@@ -169,44 +184,22 @@ def _bench(words: Sequence[str], slo: Slo) -> str:
     return " \\\n  ".join(lines)
 
 
-def _notes(made: Serving, nodes: int, routed: bool) -> str:
+def _notes(made: Serving, nodes: int, routed: bool, told: Told) -> str:
     deployment = made.deployment
-    notes = _too_long(made)
-    left = _left_open(deployment.pools)
-    if left:
-        notes.append(f"Left to the engine's defaults: {', '.join(left)}.")
-    if deployment.split:
-        notes += [
-            "Prefill instances are KV producers and decode instances consumers; a decode instance "
-            "pulls after the whole prefill. A failed pull answers HTTP 500; it never falls back to "
-            "a silent prefill on the decode side.",
-            "The KV transfer takes what UCX finds. Name the network cards with UCX_NET_DEVICES "
-            "where the machine has several, and look at `vllm:nixl_*` in `/metrics` for its speed.",
-        ]
-        if any(pool.topology.pp > 1 for pool in deployment.pools):
-            notes.append(
-                "The prefill side has pipeline stages: NIXL's pull takes them for plain full "
-                "attention only, not for sliding-window or linear-state layers."
-            )
-    methods = {pool.engine.draft_method for pool in deployment.pools if pool.engine.drafts}
-    if "mtp" in methods:
-        notes.append(
-            "Drafts come from the model's own multi-token-prediction layers (method mtp). For a "
-            "separate draft model put its name into --speculative-config, the same on both sides."
-        )
-    if any(pool.topology.dp > 1 for pool in deployment.pools):
-        notes.append(
-            "The router sees one address per instance; which of its data-parallel ranks serves a "
-            "request is vLLM's choice, by load and without regard to cached prefixes."
-        )
+    notes = _too_long(made, told)
+    if told.left_open:
+        left = ", ".join(f"`{flag}`" for flag in told.left_open)
+        notes.append(f"Left to the engine's defaults: {left}.")
+    notes += told.notes
     if routed:
         inexact = _drawn(deployment) & {"least_requests", "least_kv"}
         if inexact:
             notes.append(
-                f"vllm-router has no {' or '.join(sorted(inexact))}: the recipe takes power_of_two."
+                f"{told.router} has no {' or '.join(sorted(inexact))}: "
+                "the recipe takes power_of_two."
             )
         if deployment.routing == "session":
-            notes.append("Session affinity needs an X-Session-ID header on every request.")
+            notes.append(f"Session affinity needs {told.session} on every request.")
         notes.append(
             "The router tries failed requests again. To count failures, start it with "
             "`bash router.sh --disable-retries`."
@@ -232,27 +225,17 @@ def _drawn(deployment: Deployment) -> set[Routing]:
     }
 
 
-def _too_long(made: Serving) -> list[str]:
+def _too_long(made: Serving, told: Told) -> list[str]:
     limits = [pool.engine.max_len for pool in made.deployment.pools]
     shortest = min((limit for limit in limits if limit is not None), default=None)
     if shortest is None or made.input_p99 <= shortest:
         return []
     return [
         f"The workload's inputs reach {units.count(made.input_p99)} tokens (p99), "
-        f"`--max-model-len` is {units.count(shortest)}: the engine refuses longer requests, which "
+        f"`{told.length}` is {units.count(shortest)}: the engine refuses longer requests, which "
         "the simulation served. Raise it behind run.sh, with the scaling of positions that the "
-        "model's authors name (`--hf-overrides`), or cut the trace."
+        f"model's authors name ({told.lengthen}), or cut the trace."
     ]
-
-
-def _left_open(pools: Sequence[Pool]) -> list[str]:
-    settings = {
-        "--max-model-len": [pool.engine.max_len for pool in pools],
-        "--max-num-seqs": [pool.engine.max_seqs for pool in pools],
-        "--max-num-batched-tokens": [pool.engine.batched_tokens for pool in pools],
-        "--block-size": [pool.engine.block_size for pool in pools],
-    }
-    return [f"`{flag}`" for flag, values in settings.items() if None in values]
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -21,7 +21,8 @@ DEPLOYMENT = "deployment.json"
 
 
 class Serving(Record, frozen=True, kw_only=True):
-    """A deployment to launch. `model` is what the engine loads: a hub id or a folder of weights.
+    """A deployment to launch. `model` is what the engine loads: a hub id or a folder of weights;
+    `hbm`: bytes of a GPU.
 
     `points` are its predictions, one per load; empty where nothing was simulated. `input_p99`:
     the 99th percentile of the workload's inputs, in tokens (0: unknown). `load`: the label of the
@@ -30,6 +31,7 @@ class Serving(Record, frozen=True, kw_only=True):
 
     model: str
     gpu: str
+    hbm: int
     gpus_per_node: int
     visible: Literal["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"]
     deployment: Deployment
@@ -48,6 +50,7 @@ def serving(model: str, gpu: Gpu, deployment: Deployment) -> Serving:
     return Serving(
         model=str(path.parent) if path.name == CONFIG else model,
         gpu=gpu.name,
+        hbm=gpu.hbm,
         gpus_per_node=gpu.gpus_per_node,
         visible="HIP_VISIBLE_DEVICES" if amd else "CUDA_VISIBLE_DEVICES",
         deployment=deployment,

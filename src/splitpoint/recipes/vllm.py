@@ -6,24 +6,17 @@ setting that the prediction fixed is a flag, every one it left open stays the en
 """
 
 import json
-import shlex
-from collections.abc import Iterable, Sequence
-from importlib import resources
-from pathlib import Path
+from collections.abc import Sequence
 
-from splitpoint.errors import PlanError, printable
+from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
 from splitpoint.inputs.engine import Engine, KvDtype
-from splitpoint.inputs.files import to_json, write_atomic
-from splitpoint.recipes import readme
-from splitpoint.recipes.placement import Instance, Share, place
-from splitpoint.recipes.serving import DEPLOYMENT, Serving, chosen, deployment_file
-from splitpoint.verdict.answer import Answer, holding_name
+from splitpoint.recipes import scripts
+from splitpoint.recipes.placement import Instance, Share
+from splitpoint.recipes.readme import Told
+from splitpoint.recipes.serving import Serving
 
-ROUTER_PORT = 8000
-ROUTER_METRICS_PORT = 29000
-EXECUTABLE = 0o755
-README = "README.md"
+SERVER = "vllm serve"
 
 CACHE_DTYPES: dict[KvDtype, str] = {
     "auto": "auto",
@@ -57,74 +50,16 @@ POLICIES: dict[Routing, str] = {
 KV_ROLES: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
-def write(what: Answer | Serving, folder: Path) -> tuple[Path, ...]:
-    """Write the recipe of a deployment, or of an answer's choice.
-
-    No choice, no files; a choice that this recipe cannot launch leaves a README that says why,
-    since the answer is worth having all the same.
-    """
-    if isinstance(what, Serving):
-        return _write(files(what), folder)
-    made = chosen(what)
-    if made is None:
-        return ()
-    refused = refusal(made.deployment)
-    return _write(files(made) if refused is None else {README: readme.none(made, refused)}, folder)
-
-
-def _write(made: dict[str, str], folder: Path) -> tuple[Path, ...]:
-    paths = []
-    for name, text in made.items():
-        path = folder / name
-        write_atomic(path, text)
-        if name.endswith((".sh", ".py")):
-            path.chmod(EXECUTABLE)
-        paths.append(path)
-    return tuple(paths)
-
-
-def files(made: Serving) -> dict[str, str]:
-    """Every file of the recipe by name."""
-    refused = refusal(made.deployment)
-    if refused is not None:
-        raise refused
-    instances = place(made.deployment, made.gpus_per_node)
-    nodes = 1 + max(share.node for instance in instances for share in instance.shares)
-    routed = len(instances) > 1
-    out = {"env.sh": _env(made, instances, nodes)} | {
-        script_name(instance, share): _instance(made, instance, share, nodes)
-        for instance in instances
-        for share in instance.shares
-    }
-    if routed:
-        out["router.sh"] = _router(made.deployment, instances)
-    out["run.sh"] = _run(instances, routed)
-    out["stop.sh"] = STOP
-    out["check.sh"] = _check_script(made, instances, routed)
-    out["check.py"] = resources.files("splitpoint.recipes").joinpath("check_tokens.py").read_text()
-    out[DEPLOYMENT] = to_json(deployment_file(made)).decode()
-    out[README] = readme.text(made, instances, nodes, routed)
-    return out
-
-
 def policy(routing: Routing, workers: int) -> str:
     """The router's word; it refuses to draw two of one worker, of which there is no choice."""
     return POLICIES[routing] if workers > 1 else "round_robin"
 
 
-def script_name(instance: Instance, share: Share) -> str:
-    """The file that starts this share of the instance."""
-    if len(instance.shares) == 1:
-        return f"{instance.name}.sh"
-    return f"{instance.name}.node{share.node}.sh"
-
-
-def refusal(deployment: Deployment) -> PlanError | None:
+def refusal(made: Serving) -> PlanError | None:
     """What vLLM would fail on once it is on a cluster; None if it can run the deployment."""
+    deployment = made.deployment
     for pool in deployment.pools:
         engine = pool.engine
-        if engine.name != "vllm":
-            return PlanError("engine.name", f"no launch recipe for {engine.name} yet", "vllm")
         if engine.kv_dtype not in CACHE_DTYPES:
             what = f"vLLM has no {engine.kv_dtype} KV cache"
             return PlanError("engine.kv_dtype", what, ", ".join(CACHE_DTYPES))
@@ -254,9 +189,11 @@ def _spread(instance: Instance, share: Share) -> list[tuple[str, ...]]:
     return words
 
 
-def _instance(made: Serving, instance: Instance, share: Share, nodes: int) -> str:
+def instance(made: Serving, instance: Instance, share: Share, nodes: int) -> str:
+    """The script that starts one node's share of an instance."""
     node = f'"$NODE_{share.node}"'
-    exports = {made.visible: _quote(",".join(str(gpu) for gpu in share.gpus)), "VLLM_HOST_IP": node}
+    gpus = ",".join(str(gpu) for gpu in share.gpus)
+    exports = {made.visible: scripts.quote(gpus), "VLLM_HOST_IP": node}
     if instance.role != "mixed":
         exports |= {
             "VLLM_NIXL_SIDE_CHANNEL_HOST": node,
@@ -267,69 +204,22 @@ def _instance(made: Serving, instance: Instance, share: Share, nodes: int) -> st
     sums = instance.pool.engine.flashinfer_sums
     if sums is not None:
         exports["VLLM_ALLREDUCE_USE_FLASHINFER"] = str(int(sums))
-    words = [tuple(_quote(w) for w in flag) for flag in flags(instance.pool, made.model)]
+    words = [tuple(scripts.quote(w) for w in flag) for flag in flags(instance.pool, made.model)]
     words[0] = ("--served-model-name", '"$SERVED_NAME"')
     words += _spread(instance, share)
     if share is instance.shares[0]:
         words += [("--host", node), ("--port", str(instance.port))]
-    gpus = _plural(len(share.gpus), "GPU")
-    place_words = f"{gpus} of node {share.node}" if nodes > 1 else gpus
-    lines = [
-        f"# {instance.name}: {printable(str(instance.pool.topology))} on {place_words}.",
-        "# Extra `vllm serve` flags may be given as arguments.",
-        *HERE,
-        *(f"export {name}={value}" for name, value in exports.items()),
-        'exec vllm serve "$MODEL" \\',
-        *(f"  {' '.join(flag)} \\" for flag in words),
-        '  "$@"',
-    ]
-    return _bash(lines)
+    comments = scripts.comments(instance, share, nodes, SERVER)
+    return scripts.command(comments, f'{SERVER} "$MODEL"', words, exports)
 
 
-def _env(made: Serving, instances: Sequence[Instance], nodes: int) -> str:
-    if nodes == 1:
-        addresses = ['export NODE_0="${NODE_0:-127.0.0.1}"']
-    else:
-        addresses = [
-            f': "${{NODE_{node}:?set NODE_{node} to the address of node {node}, '
-            'as the other nodes reach it}"'
-            for node in range(nodes)
-        ]
-        addresses.append("export " + " ".join(f"NODE_{node}" for node in range(nodes)))
-    if len(instances) > 1:
-        endpoint = f'"http://$NODE_0:{ROUTER_PORT}"'
-    else:
-        endpoint = f'"http://$NODE_{instances[0].head}:{instances[0].port}"'
-    lines = [
-        "# What the scripts share; edit here. Values already in the environment win.",
-        "",
-        "# The weights, as vLLM loads them: the same words on every instance, because the",
-        "# connector compares them.",
-        f"DEFAULT_MODEL={_quote(made.model)}",
-        'export MODEL="${MODEL:-$DEFAULT_MODEL}"',
-        'export SERVED_NAME="${SERVED_NAME:-$DEFAULT_MODEL}"',
-        "",
-        f"# {_plural(nodes, 'node')} of {_plural(made.gpus_per_node, 'GPU')}.",
-        *addresses,
-        "",
-        f"export ENDPOINT={endpoint}",
-        'export PYTHON="${PYTHON:-python3}"',
-        "# Seconds that loading the weights and capturing graphs may take.",
-        'export START_TIMEOUT="${START_TIMEOUT:-1800}"',
-    ]
-    return _bash(lines, shebang=False)
-
-
-def _router(deployment: Deployment, instances: Sequence[Instance]) -> str:
+def router(made: Serving, instances: Sequence[Instance]) -> str:
+    """The script that starts vllm-router."""
+    deployment = made.deployment
     entry = "prefill" if deployment.split else "mixed"
     first = policy(deployment.routing, sum(i.role == entry for i in instances))
     second = policy(deployment.decode_routing, sum(i.role == "decode" for i in instances))
-    words: list[tuple[str, ...]] = [
-        ("--host", '"${ROUTER_HOST:-$NODE_0}"'),
-        ("--port", str(ROUTER_PORT)),
-        ("--prometheus-port", str(ROUTER_METRICS_PORT)),
-        ("--worker-startup-timeout-secs", '"$START_TIMEOUT"'),
-    ]
+    words = scripts.router_words()
     if deployment.split:
         words += [
             ("--vllm-pd-disaggregation",),
@@ -337,196 +227,75 @@ def _router(deployment: Deployment, instances: Sequence[Instance]) -> str:
             ("--prefill-policy", first),
             ("--decode-policy", second),
         ]
-        words += [(f"--{instance.role}", _url(instance)) for instance in instances]
+        words += [(f"--{instance.role}", scripts.url(instance)) for instance in instances]
     else:
-        words += [("--policy", first), ("--worker-urls", *(_url(i) for i in instances))]
-    lines = [
-        "# The router in front of the instances (pip install vllm-router).",
-        "# ROUTER_HOST=0.0.0.0 serves other machines; nothing here asks for a key.",
-        *HERE,
-        "exec vllm-router \\",
-        *(f"  {' '.join(word)} \\" for word in words),
-        '  "$@"',
-    ]
-    return _bash(lines)
+        words += [("--policy", first), ("--worker-urls", *(scripts.url(i) for i in instances))]
+    return scripts.command(scripts.router_comments("vllm-router"), "vllm-router", words)
 
 
-def _url(instance: Instance) -> str:
-    return f'"http://$NODE_{instance.head}:{instance.port}"'
+def settings(made: Serving) -> tuple[str, ...]:
+    """Lines of env.sh that only vLLM needs: none."""
+    return ()
 
 
-def _run(instances: Sequence[Instance], routed: bool) -> str:
-    # A stranger that answers there would be taken for the instance.
-    frees = [
-        f'[ "$NODE" != {instance.head} ] || free {instance.name} {_url(instance)}'
-        for instance in instances
-    ]
-    starts = [
-        f'[ "$NODE" != {share.node} ] || start {script_name(instance, share)} "$@"'
-        for instance in instances
-        for share in instance.shares
-    ]
-    # Node 0 waits for all, since the router needs them; the others for what they hold.
-    waits = [
-        " && ".join(f'[ "$NODE" != {node} ]' for node in sorted({0, instance.head}))
-        + f" || wait_for {instance.name} {_url(instance)}"
-        for instance in instances
-    ]
-    router = [
-        'if [ "$NODE" = 0 ]; then',
-        "  start router.sh",
-        '  wait_for router "$ENDPOINT"',
-        "fi",
-    ]
-    lines = [
-        "# Start this node's instances in the background and wait until they answer.",
-        "# Usage: run.sh [vllm serve flags...]; with several nodes: NODE=<number> run.sh on each.",
-        *HERE,
-        'NODE="${NODE:-0}"',
-        *RUN_FUNCTIONS,
-        *frees,
-        *(['[ "$NODE" != 0 ] || free router "$ENDPOINT"'] if routed else []),
-        *starts,
-        *waits,
-        *(router if routed else []),
-        'echo "ready: $ENDPOINT"',
-    ]
-    return _bash(lines)
+def checked(instances: Sequence[Instance]) -> Sequence[scripts.Words]:
+    """What check.py must be told of vLLM: it is what it takes an engine for."""
+    return ()
 
 
-def _check_script(made: Serving, instances: Sequence[Instance], routed: bool) -> str:
-    words: list[tuple[str, ...]] = [("--model", '"$SERVED_NAME"')]
-    words += [(f"--{instance.role}", _url(instance)) for instance in instances]
-    if routed:
-        words.append(("--router", '"$ENDPOINT"'))
-    words += [
-        ("--kv-blocks", _quote(f"{instance.name}={holding.kv_blocks}"))
-        for instance in instances
-        for holding in made.holdings
-        if holding.topology == holding_name(instance.pool)
-    ]
-    lines = [
-        "# Do the instances give the tokens that one instance alone gives? A health check does not",
-        "# see wrong tokens. Run it before any measurement, on an idle deployment.",
-        *HERE,
-        'exec "$PYTHON" "$HERE/check.py" \\',
-        *(f"  {' '.join(word)} \\" for word in words),
-        '  "$@"',
-    ]
-    return _bash(lines)
+def told(made: Serving) -> Told:
+    """What the README says of vLLM."""
+    pools = made.deployment.pools
+    return Told(
+        engine=f"vLLM {pools[0].engine.version}",
+        needs="and vllm-router 0.1.17 (`pip install vllm-router`, `nixl` for the KV transfer)",
+        server=SERVER,
+        router="vllm-router",
+        session="an X-Session-ID header",
+        length="--max-model-len",
+        lengthen="`--hf-overrides`",
+        left_open=tuple(
+            flag
+            for flag, values in {
+                "--max-model-len": [pool.engine.max_len for pool in pools],
+                "--max-num-seqs": [pool.engine.max_seqs for pool in pools],
+                "--max-num-batched-tokens": [pool.engine.batched_tokens for pool in pools],
+                "--block-size": [pool.engine.block_size for pool in pools],
+            }.items()
+            if None in values
+        ),
+        notes=tuple(_notes(made.deployment)),
+    )
 
 
-def _bash(lines: Iterable[str], *, shebang: bool = True) -> str:
-    head = ["#!/usr/bin/env bash"] if shebang else ["# shellcheck shell=bash"]
-    return "\n".join([*head, *lines]) + "\n"
+def _notes(deployment: Deployment) -> list[str]:
+    notes = []
+    if deployment.split:
+        notes += [
+            "Prefill instances are KV producers and decode instances consumers; a decode instance "
+            "pulls after the whole prefill. A failed pull answers HTTP 500; it never falls back to "
+            "a silent prefill on the decode side.",
+            "The KV transfer takes what UCX finds. Name the network cards with UCX_NET_DEVICES "
+            "where the machine has several, and look at `vllm:nixl_*` in `/metrics` for its speed.",
+        ]
+        if any(pool.topology.pp > 1 for pool in deployment.pools):
+            notes.append(
+                "The prefill side has pipeline stages: NIXL's pull takes them for plain full "
+                "attention only, not for sliding-window or linear-state layers."
+            )
+    methods = {pool.engine.draft_method for pool in deployment.pools if pool.engine.drafts}
+    if "mtp" in methods:
+        notes.append(
+            "Drafts come from the model's own multi-token-prediction layers (method mtp). For a "
+            "separate draft model put its name into --speculative-config, the same on both sides."
+        )
+    if any(pool.topology.dp > 1 for pool in deployment.pools):
+        notes.append(
+            "The router sees one address per instance; which of its data-parallel ranks serves a "
+            "request is vLLM's choice, by load and without regard to cached prefixes."
+        )
+    return notes
 
 
 def _json(value: dict[str, object]) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _quote(word: str) -> str:
-    return shlex.quote(word)
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
-HERE = (
-    "set -euo pipefail",
-    'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
-    '. "$HERE/env.sh"',
-)
-
-# When a process began, in clock ticks since boot: tells it from a later one with the same id.
-# Nothing for one that has ended, reaped or not.
-BEGAN = (
-    r'began() { sed -n "s/.*) \([^ZX]\)/\1/p" "/proc/$1/stat" 2> /dev/null | cut -d " " -f 20; }'
-)
-
-# A folder that several nodes share holds the ids of each apart.
-PIDS = 'PIDS="$HERE/pids/$(uname -n)"'
-
-RUN_FUNCTIONS = (
-    PIDS,
-    'mkdir -p "$HERE/logs" "$PIDS"',
-    "# Asked to stop it stops between two steps, so that pids/ names all that it started.",
-    "STOPPING=",
-    "trap 'STOPPING=1' TERM",
-    BEGAN,
-    "free() {",
-    '  [ ! -f "$PIDS/$1" ] || return 0',
-    '  if curl -s -o /dev/null --max-time 5 "$2/health"; then',
-    '    echo "$1: something answers at $2 already" >&2',
-    "    exit 1",
-    "  fi",
-    "}",
-    "start() {",
-    '  local script="$1" name="${1%.sh}"',
-    "  shift",
-    '  [ -z "$STOPPING" ] || exit 143',
-    '  if [ -f "$PIDS/$name" ]; then',
-    '    echo "$name: already started; stop.sh first" >&2',
-    "    exit 1",
-    "  fi",
-    '  setsid bash "$HERE/$script" "$@" > "$HERE/logs/$name.log" 2>&1 < /dev/null &',
-    '  echo "$! $(began "$!")" > "$PIDS/$name"',
-    '  echo "$name: starting, log in logs/$name.log"',
-    "}",
-    "all_alive() {",
-    "  local file name pid ticks",
-    '  for file in "$PIDS"/*; do',
-    '    [ -f "$file" ] || continue',
-    '    name="$(basename "$file")"',
-    '    read -r pid ticks < "$file"',
-    "    # One that ended before its start could be written down has no ticks.",
-    '    if [ -z "$ticks" ] || [ "$(began "$pid")" != "$ticks" ]; then',
-    '      echo "$name: died; the end of logs/$name.log:" >&2',
-    '      tail -n 20 "$HERE/logs/$name.log" >&2',
-    "      return 1",
-    "    fi",
-    "  done",
-    "}",
-    "wait_for() {",
-    '  local name="$1" url="$2" since="$SECONDS"',
-    '  until curl -sf -o /dev/null --max-time 5 "$url/health"; do',
-    '    [ -z "$STOPPING" ] || exit 143',
-    "    all_alive || exit 1",
-    '    if [ "$((SECONDS - since))" -ge "$START_TIMEOUT" ]; then',
-    '      echo "$name: no answer from $url after $START_TIMEOUT s" >&2',
-    "      exit 1",
-    "    fi",
-    "    sleep 1",
-    "  done",
-    '  echo "$name: answers at $url after $((SECONDS - since)) s"',
-    "}",
-)
-
-STOP = _bash(
-    (
-        "# Stop what run.sh started on this node: ask first, kill what is left after 30 s.",
-        "set -uo pipefail",
-        'HERE="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"',
-        "shopt -s nullglob",
-        PIDS,
-        BEGAN,
-        'for file in "$PIDS"/*; do',
-        '  read -r pid ticks < "$file"',
-        '  if [ -n "$ticks" ] && [ "$(began "$pid")" = "$ticks" ]; then kill -TERM "$pid"; fi',
-        "done",
-        "SECONDS=0",
-        'for file in "$PIDS"/*; do',
-        '  read -r pid ticks < "$file"',
-        '  while [ -n "$ticks" ] && [ "$(began "$pid")" = "$ticks" ] && [ "$SECONDS" -lt 30 ]; do',
-        "    sleep 0.2",
-        "  done",
-        "  # Each leads its own process group, and no other process can take a group's id while a",
-        "  # member lives; a process that began later with this id is not ours.",
-        '  now="$(began "$pid")"',
-        '  if [ -z "$now" ] || [ "$now" = "$ticks" ]; then kill -KILL -- "-$pid" 2> /dev/null; fi',
-        '  rm -f "$file"',
-        "done",
-        "exit 0",
-    )
-)

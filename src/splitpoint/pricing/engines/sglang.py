@@ -28,7 +28,15 @@ LARGEST = (16384, 512, 512)
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every unset value as SGLang would choose it on this GPU."""
-    hbm = 80 * GIB if gpu is None else gpu.hbm
+    return replace(
+        limited(engine, 80 * GIB if gpu is None else gpu.hbm, topology),
+        max_len=engine.max_len or model.max_len,
+        block_size=engine.block_size or 1,
+    )
+
+
+def limited(engine: Engine, hbm: int, topology: Topology) -> Engine:
+    """The engine with the limits of a step that SGLang takes on a GPU of `hbm` bytes."""
     chunk, few, many = next((d[1:] for d in DEFAULTS if hbm < d[0]), LARGEST)
     # Its tp counts the GPUs of all dp ranks.
     graph = few if topology.tp * topology.dp < 4 else many
@@ -39,8 +47,6 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
         # _handle_data_parallelism); `batched_tokens` those of one.
         batched_tokens=engine.batched_tokens or max(chunk // topology.dp, 1),
         max_seqs=max_seqs,
-        max_len=engine.max_len or model.max_len,
-        block_size=engine.block_size or 1,
         max_graph=(engine.max_graph or min(graph, max_seqs)) if engine.graphs else None,
     )
 
