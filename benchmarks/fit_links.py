@@ -30,6 +30,13 @@ PATTERNS: dict[str, Pattern] = {
 ENGINES: tuple[EngineName, ...] = ("vllm", "sglang", "trtllm")
 # The GPU whose tables speak for its architecture's inside link.
 SPEAKERS = ("A100 SXM 80GB", "H200", "L40S", "RTX PRO 6000 Server", "B200", "GB300")
+# So many neighbours have an entry of their own: in a domain of 72 the four of a tray sum by kernels
+# that end with it (16 kB take SGLang 4 us over 4 ranks, 30 over 8), vLLM's eight by others (14 us,
+# 50 over 16).
+WITHIN: dict[tuple[str, EngineName], tuple[int, ...]] = {
+    ("GB300", "vllm"): (4, 8),
+    ("GB300", "sglang"): (4,),
+}
 # Messages of a step: from one token's hidden states to a full token budget's.
 SIZES = (4096, 512 * 1024**2)
 # NCCL between two RTX PRO 6000 of a server before its ACS and IOMMU were switched off, replayed
@@ -37,6 +44,13 @@ SIZES = (4096, 512 * 1024**2)
 _HOST = (
     "measured by a user: LLMServingSim profiler/perf/RTXPRO6000/hardware.yaml of 2026-09-08, "
     "within 3% (median); assumed: hop as pcie's, crowding as L40S's host shows"
+)
+_XGMI = (
+    "measured by users: sums of AMD's own kernels: 6.4 us for 24 kB over eight MI355X, 7.5 for "
+    "384 kB and 12.9 for 1.5 MB (vllm-project/vllm#39080, 2026-04-06), 7.2 us for 2 to 16 kB "
+    "over four MI300X, 22.9 for 1 MB and 118 for 8 MB (sgl-project/sglang#6619, 2025); each "
+    "pair of GPUs has a link of its own, so that two ranks have a seventh of the bandwidth and "
+    "four three sevenths, and reach 68 to 78% of that; gathers taken to be alike"
 )
 ASSUMED = (
     LinkSpeed(
@@ -84,10 +98,12 @@ ASSUMED = (
     ),
     LinkSpeed(
         kind="xgmi",
-        base=10e-6,
-        hop=1e-6,
-        share=0.6,
-        origin="assumed: as nvswitch; no table covers it",
+        base=6.8e-6,
+        hop=0.0,
+        share=0.105,
+        crowding=-1.4,
+        samples=13,
+        origin=_XGMI,
     ),
     LinkSpeed(
         kind="ib",
@@ -137,12 +153,17 @@ def _counted(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def fit(
-    rows: pd.DataFrame, pattern: Pattern, name: str, engine: EngineName | None = None
+    rows: pd.DataFrame,
+    pattern: Pattern,
+    name: str,
+    engine: EngineName | None = None,
+    within: int | None = None,
 ) -> LinkSpeed:
     """The entry that fits the even rows best in log error, and its error on the odd ones."""
     from scipy.optimize import least_squares  # type: ignore[import-untyped]
 
     gpu = facts.gpu(name)
+    rows = rows if within is None else rows[rows.num_gpus <= within]
     size, ranks, seconds = (rows[c].to_numpy(float) for c in ("bytes", "num_gpus", "seconds"))
     odd = np.array(
         [
@@ -159,6 +180,7 @@ def fit(
             architecture=gpu.architecture,
             pattern=pattern,
             engine=engine,
+            within=within,
             base=float(f"{base:.3g}"),
             hop=float(f"{hop:.3g}"),
             share=float(f"{share:.3g}"),
@@ -201,7 +223,10 @@ def main() -> int:
         folder = data / GPUS[name] / "comm"
         rows = measured(folder)
         fits = [fit(group, pattern, name) for pattern, group in rows.groupby("pattern")]
-        fits += [fit(reduced(folder, e, rows), "all_reduce", name, e) for e in ENGINES]
+        for engine in ENGINES:
+            sums = reduced(folder, engine, rows)
+            limits = (None, *WITHIN.get((name, engine), ()))
+            fits += [fit(sums, "all_reduce", name, engine, within) for within in limits]
         for found in fits:
             print(f"{name:20}", found)
         speeds += fits

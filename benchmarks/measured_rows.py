@@ -345,6 +345,8 @@ def _split(
         prefill = (_apart(prefill[0]), prefill[1])
         if decode[0].gpus > 8:
             decode = (_apart(decode[0]), decode[1])
+    if engine == "sglang" and load.gpu == "GB200":
+        prefill, decode = _as_scripted(load, prefill, decode)
     ranks, workers = decode
     listed = None
     known = next((name for name in ("DeepSeek", "Kimi") if name in load.model), None)
@@ -393,6 +395,29 @@ def _split(
 def _apart(ranks: Topology) -> Topology:
     """As many GPUs, attention of each a rank of its own."""
     return Topology(tp=1, dp=ranks.gpus, ep=ranks.gpus)
+
+
+def _as_scripted(
+    load: _Load, prefill: tuple[Topology, int], decode: tuple[Topology, int]
+) -> tuple[tuple[Topology, int], tuple[Topology, int]]:
+    """Both sides of GB200's SGLang where a row states attention of ranks without experts of ranks.
+
+    Such rows' degrees "do nothing because they are hardcoded" (nvidia-master.yaml of 2025-12;
+    InferenceX issue 485 and PR 486 change what later rows state): the scripts gb200-fp{4,8}/disagg
+    of Dynamo's slurm_jobs, and recipes/gb200-fp{4,8} of srt-slurm after them, have tensor parallel
+    servers of 4 GPUs in *-low-latency and experts on the ranks in all others, but fp4's prefill of
+    8,192 tokens tensor parallel too.
+    """
+    if all(ranks.dp == 1 or ranks.ep > 1 for ranks, _ in (prefill, decode)):
+        return prefill, decode
+    low_latency = decode[0].gpus <= 4
+    whole = low_latency or (load.precision != "fp8" and load.isl == 8192)
+
+    def side(given: tuple[Topology, int], whole: bool) -> tuple[Topology, int]:
+        ranks, workers = given
+        return (Topology(tp=ranks.gpus) if whole else _apart(ranks)), workers
+
+    return side(prefill, whole), side(decode, low_latency)
 
 
 def _balance(load: _Load) -> int:

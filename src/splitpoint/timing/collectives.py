@@ -5,6 +5,7 @@ domain (or a node) the inside link serves; a group that spans several goes throu
 network in turn.
 """
 
+import math
 from collections import Counter
 from functools import cache
 from importlib import resources
@@ -66,7 +67,7 @@ class Exchange(Record, frozen=True, kw_only=True):
 
 class LinkSpeed(Record, frozen=True, kw_only=True):
     """What a kind of link gives to collectives (of one architecture, pattern and engine, which may
-    have kernels of its own; None: any).
+    have kernels of its own, and of ranks that lie within so many neighbours; None: any).
 
     `base`: seconds before the first byte; `hop`: seconds per further rank; `share`: of the
     bandwidth that large messages reach; `crowding`: how bytes slow down on a shared bus, as
@@ -77,6 +78,7 @@ class LinkSpeed(Record, frozen=True, kw_only=True):
     architecture: str | None = None
     pattern: Pattern | None = None
     engine: EngineName | None = None
+    within: int | None = None
     base: float
     hop: float
     share: float
@@ -196,17 +198,30 @@ def seconds(exchange: Exchange, gpu: Gpu, engine: Engine) -> Array:
     return np.asarray(np.where(exchange.bytes > 0, exchange.count * once, 0.0))
 
 
-def link_speed(link: Link, architecture: str, pattern: Pattern, engine: EngineName) -> LinkSpeed:
+def link_speed(
+    link: Link, architecture: str, pattern: Pattern, engine: EngineName, span: float = math.inf
+) -> LinkSpeed:
     """The speed entry of a link that says most about it: pattern before architecture before
-    engine."""
-    table = [e for e in _speeds() if e.kind == link.kind and e.engine in (None, engine)]
+    engine before the neighbours that the ranks `span`."""
+    table = [
+        e
+        for e in _speeds()
+        if e.kind == link.kind
+        and e.engine in (None, engine)
+        and (e.within is None or span <= e.within)
+    ]
     fitting = [
         e for e in table if e.pattern in (None, pattern) and e.architecture in (None, architecture)
     ]
     nearest = fitting or [e for e in table if e.pattern == pattern] or table
     return max(
         nearest,
-        key=lambda e: (e.pattern == pattern, e.architecture == architecture, e.engine == engine),
+        key=lambda e: (
+            e.pattern == pattern,
+            e.architecture == architecture,
+            e.engine == engine,
+            -(math.inf if e.within is None else e.within),
+        ),
     )
 
 
@@ -229,7 +244,9 @@ def message_seconds(
 
 def _on(link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int, engine: Engine) -> Array:
     def taken(kernels: EngineName) -> Array:
-        speed = link_speed(link, gpu.architecture, exchange.pattern, kernels)
+        speed = link_speed(
+            link, gpu.architecture, exchange.pattern, kernels, ranks * exchange.stride
+        )
         return message_seconds(speed, exchange.pattern, size, ranks, link.bandwidth)
 
     limit = _flashinfer_bytes(exchange, gpu, engine)
