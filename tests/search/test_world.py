@@ -99,6 +99,7 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
     )
     assert [pool.reserve for pool in made.pools] == [Reserve(), Reserve()]
     assert [pool.prefix_caching for pool in made.pools] == [True, False]
+    assert [pool.by_room for pool in made.pools] == [True, False]
 
 
 def test_sglang_orders_its_queue_as_the_plan_says() -> None:

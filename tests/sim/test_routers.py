@@ -9,7 +9,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace
 from splitpoint.sim import simulate
 from splitpoint.sim.world import Scores, Tree
-from tests.sim.small import Row, mixed, trace
+from tests.sim.small import Row, mixed, split, trace
 
 
 def places(routing: Any, requests: Trace, **pool: Any) -> list[int]:
@@ -156,6 +156,43 @@ def test_router_settings_below_zero_are_refused() -> None:
 def test_one_instance_leaves_no_choice(routing: Any) -> None:
     run = simulate(mixed(routing), apart((10, 5), (10, 5)))
     assert list(run.requests.prefill_instance) == [0, 0]
+
+
+def drawn(routing: Any, by_room: bool, requests: Trace) -> list[int]:
+    """The prefill rank of each request, two instances of four ranks."""
+    prefill = {"dp": 4, "replicas": 2, "by_room": by_room}
+    run = simulate(split(prefill, {"kv_blocks": 10_001}, routing=routing), requests)
+    return [int(rank) for rank in run.requests.prefill_instance]
+
+
+def test_an_instance_that_draws_ranks_leaves_the_router_the_instance() -> None:
+    requests = apart(*[(10, 1)] * 400)
+    assert drawn("round_robin", by_room=False, requests=requests) == [*range(8)] * 50
+    ranks = drawn("round_robin", by_room=True, requests=requests)
+    assert [rank // 4 for rank in ranks] == [0, 1] * 200
+    # 100 of 400 each on average, 8.7 the standard deviation: by lot, not in turn.
+    served = [sum(rank % 4 == own for rank in ranks) for own in range(4)]
+    assert all(65 < count < 135 for count in served) and len(set(ranks[:16])) < 8
+    assert ranks == drawn("round_robin", by_room=True, requests=requests)
+
+
+@pytest.mark.parametrize("routing", ["least_kv", "prefix_aware", "linear"])
+def test_a_router_that_knows_ranks_names_one(routing: Any) -> None:
+    requests = apart(*[(100, 1)] * 40)
+    assert drawn(routing, by_room=True, requests=requests) == drawn(
+        routing, by_room=False, requests=requests
+    )
+
+
+def test_prompts_wait_where_the_lot_falls_twice() -> None:
+    # Eight prompts of a whole step each: one on every rank in turn, several on one by lot.
+    requests = trace(*[Row(isl=64, osl=1)] * 8)
+    waited = {}
+    for by_room in (False, True):
+        prefill = {"dp": 8, "by_room": by_room}
+        run = simulate(split(prefill, {"kv_blocks": 10_001}), requests)
+        waited[by_room] = float(max(run.requests.prefill_end_s - run.requests.arrive_s))
+    assert waited[True] > 1.5 * waited[False]
 
 
 def test_a_router_that_restarts_forgets_what_it_sent_where() -> None:

@@ -182,4 +182,8 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         block_bytes=layout.block_bytes,
         reserve=_reserve(engine, ready.topology.dp) if sglang else None,
         balance=engine.balance_steps if pool.role == "mixed" and not sglang else 0,
+        # The rank of SGLang's prefill side is a request's room, a random number, modulo the ranks:
+        # `follow_bootstrap_room`, what `round_robin` means there too (server_args.py of 0.5.8; its
+        # default since); rooms are random in its routers and in Dynamo's handlers.
+        by_room=sglang and pool.role == "prefill",
     )

@@ -11,7 +11,7 @@ from splitpoint.native.kernel import Rows
 from splitpoint.sim.chain import chain
 from splitpoint.sim.draws import ONE, lots, rates
 from splitpoint.sim.names import Names, names, next_turns
-from splitpoint.sim.router import ROUTINGS
+from splitpoint.sim.router import NAMES_RANKS, ROUTINGS
 from splitpoint.sim.seats import LISTS
 from splitpoint.sim.series import WIDTH
 from splitpoint.sim.state import (
@@ -542,8 +542,17 @@ def _approximate(world: World) -> bool:
 
 
 def _by_lot(world: World) -> bool:
-    """Whether a router chooses by lot."""
-    return not {"random", "power_of_two"}.isdisjoint((world.routing, world.decode_routing))
+    """Whether a router, or an instance, chooses by lot."""
+    routings = (world.routing, world.decode_routing)
+    return _drawn(world) > 1 or not {"random", "power_of_two"}.isdisjoint(routings)
+
+
+def _drawn(world: World) -> int:
+    """Ranks of a prefill instance that draws among them; 1: none does."""
+    prefill = next((pool for pool in world.pools if pool.role == "prefill"), None)
+    if prefill is None or not prefill.by_room or world.routing in NAMES_RANKS:
+        return 1
+    return prefill.dp
 
 
 def _scores(world: World) -> Floats:
@@ -588,6 +597,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.direct_below = world.direct_below
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
+    rules.drawn = _drawn(world)
     rules.balance_abs = world.tree.balance_abs
     lost = world.tree.lost_s
     rules.tree_lost = NEVER if lost is None else round(min(lost, LONGEST_S) * PICOS)

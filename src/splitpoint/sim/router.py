@@ -1,4 +1,5 @@
-"""Which rank a request goes to. Every data-parallel rank is a target of its own.
+"""Which rank a request goes to. Every data-parallel rank is a target of its own, but where the
+instance draws it (`PoolSpec.by_room`) and the router names none.
 
 Loads are what a router of vLLM-router, llm-d or Dynamo sees: requests assigned and not ended,
 blocks in use and asked for, requests waiting, prompt tokens still to compute, and exact cache
@@ -26,18 +27,32 @@ ROUTINGS = (
 )
 RANDOM, ROUND_ROBIN, LEAST_REQUESTS, LEAST_KV, POWER_OF_TWO = range(5)
 SESSION, PREFIX_AWARE, PREFIX_APPROX, LINEAR = range(5, 9)
+# What these choose by is known of ranks, so that they name one: Dynamo's KV router (pull request
+# 9080 of 2026-05), llm-d's picker.
+NAMES_RANKS = ("least_kv", "prefix_aware", "linear")
 
 
 @kernel
 def choose(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
     """The rank among `first` .. `first + count - 1` that serves request `q`; `side` 1: decode."""
+    width = s.rules[0].drawn if side == 0 else 1
+    chosen = _routed(s, q, side, first, count, width, now)
+    if width == 1:
+        return chosen
+    # The lot's upper half: `power_of_two` takes the lower.
+    return int(chosen - (chosen - first) % width + (s.lots[q, 1] >> 16) % width)
+
+
+@kernel
+def _routed(s: Sim, q: int, side: int, first: int, count: int, width: int, now: int) -> int:
+    """The rank that the router would choose; turns are of instances of `width` ranks."""
     rules = s.rules[0]
     routing = rules.decode_routing if side == 1 else rules.routing
     lot = s.lots[q, 2 * side]
     if routing == RANDOM:
         return int(first + lot % count)
     if routing == ROUND_ROBIN:
-        return first + _turn(s, side) % count
+        return first + _turn(s, side) * width % count
     if routing == LEAST_REQUESTS:
         return _least_requests(s, first, count)
     if routing == LEAST_KV:

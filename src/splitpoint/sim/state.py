@@ -257,6 +257,7 @@ RULES = _columns(
     "balance_abs",
     "tree_lost",
     "tree_ids",
+    "drawn",
 )
 CLOCK = _columns(
     "now",

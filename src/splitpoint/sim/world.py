@@ -42,7 +42,8 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     rank that host memory keeps beside its pool, `host_bandwidth`: bytes per second at which they
     come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
     is scheduled as SGLang does; None: as vLLM does. `balance`: steps that prompts wait at most
-    until every rank has one; 0: they do not.
+    until every rank has one; 0: they do not. `by_room`: an instance of a prefill pool draws the
+    rank of a request by lot, unless the router names one.
     """
 
     role: Role
@@ -64,6 +65,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     block_bytes: int = 0
     reserve: Reserve | None = None
     balance: int = 0
+    by_room: bool = False
 
 
 class Scores(Record, frozen=True, kw_only=True):
