@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -105,6 +106,32 @@ def test_sglang_prints_gib_under_the_name_of_gb() -> None:
     tokens = log.seen("kv_tokens")
     assert tokens is not None and tokens.confirmed
     assert log.settings.tp == 8
+
+
+def test_sglang_tells_its_settings_as_a_dictionary_from_0_5_20_on() -> None:
+    _, rest = SGLANG.split("\n", 1)
+    told = "server_args={'model_path': 'deepseek-ai/DeepSeek-R1', 'tp_size': 8, 'dp_size': 1, "
+    told += "'mem_fraction_static': 0.82, 'kv_cache_dtype': 'auto', 'max_running_requests': 512, "
+    told += "'page_size': 1, 'speculative_draft_model_path': None}"
+    new = one(f"[2026-07-01 15:19:00] {told}\n{rest}")
+    old = one(SGLANG)
+    assert new.settings == old.settings and new.settings.model == "deepseek-ai/DeepSeek-R1"
+    assert printed(new) == printed(old)
+
+
+@pytest.mark.parametrize(
+    ("told", "degrees"),
+    [
+        ("tp_size=16, dp_size=8, enable_dp_attention=True, ep_size=16", (2, 8, True)),
+        ("tp_size=16, dp_size=1, attn_dp_size=8, ep_size=1", (2, 8, False)),
+        ("tp_size=16, dp_size=2, enable_dp_attention=False, ep_size=16", (16, 1, True)),
+    ],
+)
+def test_sglangs_tp_counts_the_gpus_of_its_attention_ranks(
+    told: str, degrees: tuple[int, int, bool]
+) -> None:
+    settings = one(SGLANG.replace("tp_size=8, dp_size=1", told)).settings
+    assert (settings.tp, settings.dp, settings.expert_parallel) == degrees
 
 
 def test_docker_and_kubernetes_prefixes_and_colours_do_not_matter() -> None:

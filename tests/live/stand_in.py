@@ -1,4 +1,5 @@
-"""A stand-in for `vllm` and `vllm-router`: it prints as vLLM 0.32 does and answers on loopback.
+"""A stand-in for `vllm`, `vllm-router` and the modules of SGLang: it prints as vLLM 0.32 or SGLang
+0.5.23 do and answers on loopback.
 
 STAND_IN_<port> says how it behaves there: `die` with a fault as an engine's core tells it, `hang`
 without ever answering, `wrong` tokens after a handoff; else it serves.
@@ -40,8 +41,30 @@ Maximum concurrency for 4,096 tokens per request: 3.91x
 """
 
 
+SGLANG_STARTS = """\
+[2026-11-30 11:34:15] server_args={{'model_path': 'm', 'tp_size': {tp}, 'dp_size': 1, \
+'attn_dp_size': 1, 'mem_fraction_static': 0.85, 'page_size': 1, 'disaggregation_mode': '{mode}'}}
+[2026-11-30 11:34:21 TP0] Load weight begin. avail mem=138.02 GB
+"""
+SGLANG_FAULT = """\
+[2026-11-30 11:34:29 TP0] Scheduler hit an exception: Traceback (most recent call last):
+  File "/sglang/srt/managers/scheduler.py", line 3300, in run_scheduler_process
+ValueError: the weights are of another shape
+
+[2026-11-30 11:34:29] Received sigquit from a child process. It usually means the child failed.
+"""
+SGLANG_READY = """\
+[2026-11-30 11:34:25 TP0] Load weight end. elapsed=3.1 s, type=Qwen3ForCausalLM, \
+dtype=torch.bfloat16, avail mem=122.10 GB, mem usage=15.92 GB.
+[2026-11-30 11:34:26 TP0] KV Cache is allocated. dtype: torch.bfloat16, #tokens: 16000, \
+K size: 1.10 GB, V size: 1.10 GB
+[2026-11-30 11:34:30 TP0] max_total_num_tokens=16000, chunked_prefill_size=8192
+[2026-11-30 11:34:31] The server is fired up and ready to roll!
+"""
+
+
 def main() -> None:
-    """Be `vllm serve` or a router, or `vllm bench serve`."""
+    """Be `vllm serve`, SGLang's server or a router, or `vllm bench serve`."""
     said = dict(zip(sys.argv, sys.argv[1:], strict=False))
     if sys.argv[1] == "bench":
         ask(said)
@@ -52,14 +75,18 @@ def main() -> None:
 def serve(said: dict[str, str]) -> None:
     """Serve at --host and --port, die or hang."""
     behaviour = os.environ.get(f"STAND_IN_{said['--port']}", "serve")
-    print(STARTS, flush=True)
+    sglang = sys.argv[1].startswith("sglang")
+    mode = said.get("--disaggregation-mode", "null")
+    begin = SGLANG_STARTS.format(tp=said.get("--tp-size"), mode=mode) if sglang else STARTS
+    print(begin, flush=True)
     if behaviour == "die":
-        print(FAULT, flush=True)
+        print(SGLANG_FAULT if sglang else FAULT, flush=True)
         sys.exit(1)
     if behaviour == "hang":
         time.sleep(600)
-    print(READY, flush=True)
-    handler = type("Own", (Handler,), {"behaviour": Behaviour(corrupt=behaviour == "wrong")})
+    print(SGLANG_READY if sglang else READY, flush=True)
+    served = Behaviour(corrupt=behaviour == "wrong", role=mode)
+    handler = type("Own", (Handler,), {"behaviour": served})
     ThreadingHTTPServer((said["--host"], int(said["--port"])), handler).serve_forever()
 
 

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.cli import main
 from splitpoint.errors import OutsideError, PlanError
 from splitpoint.inputs.deployment import Deployment
+from splitpoint.inputs.engine import Engine
 from splitpoint.live import launch
 from splitpoint.recipes import bundle
 from splitpoint.recipes.serving import serving
@@ -58,6 +60,14 @@ def made(folder: Path, deployment: Deployment) -> Iterator[Path]:
     assert launch.stop(folder).stopped == () or sys.exc_info()[0]
 
 
+@pytest.fixture
+def sglang(tmp_path: Path, programs: None) -> Iterator[Path]:
+    engine = Engine(name="sglang", version="0.5.23", utilization=0.85)
+    pools = (sample.pool("prefill", 1), sample.pool("decode", 1))
+    both = tuple(replace(pool, engine=engine) for pool in pools)
+    yield from made(tmp_path / "sglang", Deployment(pools=both))
+
+
 def start(recipe: Path, told: list[str], *flags: str, timeout_s: float = 60) -> launch.Launched:
     return launch.start(recipe, flags, node=0, timeout_s=timeout_s, tell=told.append)
 
@@ -76,6 +86,49 @@ def test_what_starts_is_told_answers_and_is_stopped(recipe: Path) -> None:
     assert launch.check(recipe, told.append).found == "equal within the noise"
     assert launch.stop(recipe).stopped == ("decode-0", "prefill-0", "router")
     assert launch.running(recipe) == ()
+
+
+def test_sglang_starts_hands_over_and_stops(sglang: Path) -> None:
+    told: list[str] = []
+    launched = start(sglang, told)
+    assert [one.name for one in launched.instances] == ["prefill-0", "decode-0", "router"]
+    assert launch.check(sglang, told.append).found == "equal within the noise"
+    assert any("prefill-0 -> decode-0: equal within the noise: 0 of 24" in line for line in told)
+    assert launch.stop(sglang).stopped == ("decode-0", "prefill-0", "router")
+
+
+def test_wrong_tokens_of_sglang_stop_it(sglang: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAND_IN_8101", "wrong")
+    told: list[str] = []
+    start(sglang, told)
+    with pytest.raises(OutsideError, match="the token check failed: "):
+        launch.check(sglang, told.append)
+    assert launch.running(sglang) == ()
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        ("die", "decode-0 died: ValueError: the weights are of another shape"),
+        ("hang", "no answer after 600 s from decode-0: Load weight begin. avail mem=138.02 GB"),
+    ],
+)
+def test_an_sglang_server_that_does_not_start_is_named_with_what_it_said_last(
+    sglang: Path, monkeypatch: pytest.MonkeyPatch, behaviour: str, words: str
+) -> None:
+    monkeypatch.setenv("STAND_IN_8101", behaviour)
+    told: list[str] = []
+    with pytest.raises(OutsideError) as error:
+        launch.start(
+            sglang,
+            (),
+            node=0,
+            timeout_s=600,
+            tell=told.append,
+            clock=lambda: 600.0 * (behaviour == "hang" and "decode-0: loading weights" in told),
+        )
+    assert words in str(error.value)
+    assert launch.running(sglang) == ()
 
 
 def test_one_that_dies_is_named_with_its_cause_and_the_others_are_stopped(

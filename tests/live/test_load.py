@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.cli import main
-from splitpoint.errors import OutsideError
+from splitpoint.errors import OutsideError, PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
@@ -159,6 +159,24 @@ def test_think_times_that_the_client_cannot_keep_are_not_predicted_either(tmp_pa
     assert [len(trace) for trace in (timed, paced, users)] == [20, 20, 20]
     assert not timed.closed and not paced.closed
     assert users.closed and not users.think_s.any() and users.session.max() == 2
+
+
+def test_a_trace_does_not_go_through_sglangs_router(tmp_path: Path) -> None:
+    def asked(workload: Workload, replicas: int, url: str | None) -> Workload | None:
+        plan = Plan(model=MODEL, gpu=GPU, gpus=2, workload=workload, slo=Slo(ttft_s=1, tpot_s=0.1))
+        engine = Engine(name="sglang", version="0.5.23", max_len=4096)
+        pool = Pool(role="mixed", topology=Topology(), replicas=replicas, engine=engine)
+        made = replace(serving(MODEL, gpu(GPU), Deployment(pools=(pool,))), plan=plan)
+        bundle.write(made, tmp_path / f"{replicas}")
+        return load.asked(
+            tmp_path / f"{replicas}", trace=None, requests=2, concurrency=1, rate=None, url=url
+        ).workload
+
+    varied = Workload(preset="chat")
+    with pytest.raises(PlanError, match="as token ids, which SGLang's router does not take"):
+        asked(varied, 2, None)
+    assert asked(varied, 1, None) and asked(varied, 2, "http://10.0.0.1:8100")
+    assert asked(SHAPE, 2, None)
 
 
 def test_failures_are_counted_and_told(

@@ -200,7 +200,7 @@ SGLANG_LINES = (
     _Pattern(regex=r"KV Cache is allocated\..*[ ,]KV size: " + SIZE, names=("kv",)),
     _Pattern(regex=r"max_total_num_tokens=" + NUMBER, names=("kv_tokens",)),
     _Pattern(regex=r"Capture cuda graph end\..*mem usage=" + SIZE, names=("graph_actual",)),
-    _Pattern(regex=r"\bmem_fraction_static=" + NUMBER, names=("utilization",)),
+    _Pattern(regex=r"\bmem_fraction_static(?:=|': )" + NUMBER, names=("utilization",)),
     _Pattern(
         regex=r"Mamba Cache is allocated\..*max_mamba_cache_size: " + NUMBER, names=("state_slots",)
     ),
@@ -471,8 +471,11 @@ def _settings(texts: list[str], engine: str) -> Settings:
     account = "\n".join(
         text
         for text in texts
-        if re.search(r"LLM engine \(v|non-default args|ServerArgs\(|# cmd:", text)
+        if re.search(r"LLM engine \(v|non-default args|ServerArgs\(|server_args=\{|# cmd:", text)
     )
+    if engine == "sglang":
+        # ServerArgs(...) up to 0.5.18, a dictionary from 0.5.20 on.
+        account = re.sub(r"'(\w+)': ", r"\1=", account)
 
     def word(*shapes: str) -> str | None:
         for shape in shapes:
@@ -490,11 +493,18 @@ def _settings(texts: list[str], engine: str) -> Settings:
         return None if stated is None else stated.lower() == "true"
 
     if engine == "sglang":
+        ranks = number(r"attn_dp_size=(\d+)") or 1
+        if ranks == 1 and flag(r"enable_dp_attention=(True|False)"):
+            ranks = number(r"\bdp_size=(\d+)") or 1
+        # Its tp counts the GPUs of all attention ranks; dp without them are replicas.
+        tp, ep = number(r"\btp_size=(\d+)"), number(r"\bep_size=(\d+)")
         return Settings(
-            model=word(r"model_path='([^']+)'"),
-            tp=number(r"\btp_size=(\d+)"),
+            model=word(r"\bmodel_path='([^']+)'"),
+            tp=tp and max(tp // ranks, 1),
             pp=number(r"\bpp_size=(\d+)"),
-            dp=number(r"\bdp_size=(\d+)"),
+            dp=ranks,
+            dcp=number(r"\bdcp_size=(\d+)"),
+            expert_parallel=ep is not None and ep > 1,
             max_len=number(r"context_length=(\d+)"),
             batched_tokens=number(r"chunked_prefill_size=(\d+)"),
             max_seqs=number(r"max_running_requests=(\d+)"),
