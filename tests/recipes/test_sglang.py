@@ -14,6 +14,7 @@ from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.plan import EnginePlan
 from splitpoint.pricing.engines import resolved
 from splitpoint.recipes import bundle, scripts, sglang
 from splitpoint.recipes.placement import place
@@ -379,6 +380,21 @@ def test_the_readme_names_the_version_that_is_served() -> None:
     # A plan that states none has vLLM's.
     unstated = made(split(pool("prefill", version="0.32.0"), pool("decode", version="0.32.0")))
     assert "for SGLang 0.5.23 and" in bundle.files(unstated)["README.md"]
+
+
+def test_what_only_the_pricing_filled_in_is_not_taken_for_the_users_word() -> None:
+    simulated = made(Deployment(pools=(pool("mixed", block_size=1, max_seqs=512),)))
+    plan = replace(sample.answer().plan, engine=EnginePlan(name="sglang"))
+    files = bundle.files(replace(simulated, plan=plan))
+    assert "--page-size" not in flags(files["mixed-0.sh"])
+    assert flags(files["mixed-0.sh"])["--max-running-requests"] == "512"
+    assert "defaults: `--page-size`." in files["README.md"]
+    assert "is what was simulated" in files["README.md"]
+    stated = replace(plan, engine=EnginePlan(name="sglang", block_size=64, max_seqs=512))
+    asked = made(Deployment(pools=(pool("mixed", block_size=64, max_seqs=512),)))
+    files = bundle.files(replace(asked, plan=stated))
+    assert flags(files["mixed-0.sh"])["--page-size"] == "64"
+    assert "is what was simulated" not in files["README.md"]
 
 
 def refused(**engine: Any) -> Deployment:

@@ -11,6 +11,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Pool, Role, Routing
 from splitpoint.inputs.engine import Engine, KvDtype
 from splitpoint.inputs.gpu import GIB
+from splitpoint.inputs.plan import EnginePlan
 from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.pricing.engines.sglang import limited
 from splitpoint.recipes import scripts
@@ -145,6 +146,11 @@ def settled(made: Serving, pool: Pool) -> Engine:
     return limited(pool.engine, made.hbm, pool.topology)
 
 
+def _asked(made: Serving, pool: Pool) -> Engine | EnginePlan:
+    """The engine table as the user wrote it: a simulated pool's has everything filled in."""
+    return pool.engine if made.plan is None else made.plan.engine
+
+
 def flags(made: Serving, pool: Pool) -> list[scripts.Words]:
     """The flags of one instance of the pool that do not depend on its place."""
     engine, topology = settled(made, pool), pool.topology
@@ -155,7 +161,8 @@ def flags(made: Serving, pool: Pool) -> list[scripts.Words]:
         "--context-length": engine.max_len,
         "--max-running-requests": engine.max_seqs * topology.dp,
         "--chunked-prefill-size": engine.batched_tokens * topology.dp,
-        "--page-size": engine.block_size,
+        # A kernel may ask for larger pages than the one token that is priced by default.
+        "--page-size": _asked(made, pool).block_size and engine.block_size,
     }
     words.append(("--mem-fraction-static", f"{engine.utilization:g}"))
     words += [(flag, str(value)) for flag, value in limits.items() if value is not None]
@@ -366,7 +373,7 @@ def told(made: Serving) -> Told:
             flag
             for flag, values in {
                 "--context-length": [pool.engine.max_len for pool in pools],
-                "--page-size": [pool.engine.block_size for pool in pools],
+                "--page-size": [_asked(made, pool).block_size for pool in pools],
             }.items()
             if None in values
         ),
@@ -378,7 +385,7 @@ def _notes(made: Serving) -> list[str]:
     deployment = made.deployment
     engines = [pool.engine for pool in deployment.pools]
     notes = []
-    if any(engine.max_seqs is None for engine in engines):
+    if any(_asked(made, pool).max_seqs is None for pool in deployment.pools):
         notes.append(
             "`--max-running-requests` is what was simulated, the largest batch with a graph; "
             "SGLang by itself lets 2,048 to 4,096 requests of a rank run."
