@@ -297,6 +297,19 @@ def test_a_deployment_that_does_not_start_is_simulated_and_says_so(
     assert said.json["deployment"] == "1xTP1" and said.json["name"].startswith("1xTP1 budget=8192,")
 
 
+def test_rates_of_a_load_that_ends_before_its_requests_do_are_told(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "deployment.toml"
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\n'
+        "[workload]\nisl = 100\nosl = 200\nrate = 2.0\nrequests = 40\n"
+    )
+    assert splitpoint("simulate", file, "--json").json["notes"] == []
+    burst = splitpoint("simulate", file, "--set", "workload.rate=500", "--json").json
+    assert "of the steady window lie after the last arrival" in burst["notes"][0]
+
+
 def test_what_no_source_states_of_a_model_is_told(splitpoint: Any, tmp_path: Path) -> None:
     said = splitpoint("price", "Qwen3.8-2.4T", "--gpu", "GB300", "--tp", "8", "--json").json
     assert "inferred, not stated: vocab_size: as Qwen3.5" in said["warnings"]

@@ -120,6 +120,14 @@ def test_ttft_splits_into_its_four_causes() -> None:
     np.testing.assert_array_equal(parts.decode_wait, [0.75, 0.25, np.nan])
 
 
+def test_what_is_served_after_the_last_arrival_is_draining() -> None:
+    # Of eight requests, which end at 1 to 8 s, the window is 1 to 7 s.
+    ends = np.arange(1.0, 9.0)
+    for last, share in ((0.5, 1.0), (4.0, 0.5), (7.0, 0.0), (7.5, 0.0)):
+        arrive = np.linspace(0.0, last, 8)
+        assert metrics.draining(run_of(8, arrive_s=arrive, end_s=ends)) == pytest.approx(share)
+
+
 def test_a_transfer_hidden_under_prefill_counts_only_where_it_sticks_out() -> None:
     run = run_of(
         1,

@@ -30,6 +30,8 @@ class Cuts(Record, frozen=True, kw_only=True):
 
 
 EIGHTHS = Cuts()
+# A steady window of which more than this lies after the last arrival shows no load (assumed).
+MOSTLY = 0.5
 
 # Published: median coefficient of variation of the same configuration run again, InferenceX
 # DeepSeek-R1 rows (2025-10 to 2026-09). The simulator itself repeats exactly.
@@ -235,6 +237,16 @@ def steady_window(run: Run, cuts: Cuts = EIGHTHS) -> Window:
         start=float(ends[first - 1]) if first else arrived, end=float(ends[len(ends) - last - 1])
     )
     return window if window.length > 0 else Window(start=arrived, end=float(ends[-1]))
+
+
+def draining(run: Run, cuts: Cuts = EIGHTHS) -> float:
+    """Share of the steady window that lies after the last arrival: there no load is left, and
+    rates are those of emptying the queues."""
+    window = steady_window(run, cuts)
+    if window.length <= 0:
+        return 0.0
+    last = float(np.nanmax(run.requests.arrive_s))
+    return min(max(window.end - max(last, window.start), 0.0) / window.length, 1.0)
 
 
 def throughput(run: Run, cuts: Cuts = EIGHTHS) -> Throughput:

@@ -63,7 +63,8 @@ class Point(Record, frozen=True, kw_only=True):
 
     `interactivity`: 1 / median TPOT, tok/s/user. `attainment`: share of all requests (failures
     included) within the SLO. `meets_slo`: TTFT and TPOT at the SLO percentile are within it and
-    nothing failed. `first_wall`: what filled or queued first.
+    nothing failed. `first_wall`: what filled or queued first. `draining`: share of the steady
+    window after the last arrival.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Point(Record, frozen=True, kw_only=True):
     interactivity: float
     pools: tuple[PoolState, ...]
     first_wall: str
+    draining: float = 0.0
     on_frontier: bool = False
     run_file: str = ""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from splitpoint import units
+from splitpoint import metrics, units
 from splitpoint.errors import PlanError
 from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.plan import Plan
@@ -562,6 +562,14 @@ def _notes(case: Case, load: Load, points: Sequence[Point]) -> tuple[str, ...]:
             "state is reached"
         )
     notes += too_long(load.trace, case.plan.engine.max_len or case.model.max_len)
+    drained = [found for found in points if found.on_frontier and found.draining > metrics.MOSTLY]
+    if drained:
+        one, count = drained[0], len(drained)
+        notes.append(
+            f"{count} {'point' if count == 1 else 'points'} of the frontier show the draining of "
+            f"their queues, not the load: of {one.name} {units.percent(one.draining)} of the "
+            "steady window lie after the last arrival (workload.requests makes a load longer)"
+        )
     return tuple(notes)
 
 

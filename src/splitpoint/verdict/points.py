@@ -42,6 +42,7 @@ def point(candidate: Candidate, run: Run, slo: Slo, *, name: str, load: str) -> 
         interactivity=metrics.interactivity(run),
         pools=tuple(_pool(candidate, run, index) for index in range(len(run.roles))),
         first_wall=first_wall(candidate, run, slo),
+        draining=metrics.draining(run),
     )
 
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from msgspec.structs import replace
 
-from splitpoint import metrics
+from splitpoint import metrics, units
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Deployment, Pool, problems
 from splitpoint.inputs.drafter import model_of
@@ -159,6 +159,7 @@ def replay(
         *_apart(chosen),
         *(f"inferred, not stated: {told}" for told in model.inferred),
         *too_long(trace, limit),
+        *_drained(run, cuts),
         *outside(chosen, run),
     ]
     run = replace(run, notes=tuple(notes))
@@ -225,6 +226,17 @@ def _apart(chosen: Candidate) -> list[str]:
         prefill[1].holding.layout, decode[1].holding.layout, prefill[1].engine, decode[1].engine
     )
     return [] if why is None else [f"no real engine hands over here, simulated as if: {why}"]
+
+
+def _drained(run: Run, cuts: metrics.Cuts) -> list[str]:
+    """That requests take longer than they arrive for, so that rates are no load's."""
+    share = metrics.draining(run, cuts)
+    if share <= metrics.MOSTLY:
+        return []
+    return [
+        f"{units.percent(share)} of the steady window lie after the last arrival: rates are those "
+        "of draining queues, a longer load would show its own"
+    ]
 
 
 def _mixed(plan: Plan, model: Model, gpu: Gpu, trace: Trace) -> Deployment:
