@@ -138,6 +138,10 @@ def test_the_page_holds_every_number_and_no_markup_of_a_name() -> None:
     for point in sample().points:
         assert f">{point.tok_s_gpu:,.0f}<" in html
     assert "does not fit" in html and html.count('class="chart"') == 2
+    # A row for each line, its peak in bold; all numbers of each point behind it, folded.
+    assert html.count("<b>1,000</b>") == 0 and html.count("<b>900</b>") == 2
+    assert html.count("<details><summary>32 points") == 2
+    assert html.count(">tok/s/user</th>") == 1
 
 
 def test_the_folder_has_the_numbers_the_page_and_the_figures(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_a_line_turns_over_where_it_falls_by_more_than_noise() -> None:
 
 def test_a_turn_says_what_it_ran_into() -> None:
     assert turn_of(line(10, 9, held=1, preemptions=7)).why == (
-        "the KV pools hold 1 requests, and preempted 7 times"
+        "the KV pools hold 1 request, and preempted 7 times"
     )
     assert turn_of(line(10, 20, seats=1)).why == "max_seqs lets 1 requests run"
     assert turn_of(line(10, 20)).why == ""

@@ -183,7 +183,7 @@ def _section(found: Isolated, phase: Phase, charts: Charts) -> str:
     best = max((p for points in lines for p in points), key=lambda p: p.tok_s_gpu)
     told = (
         f"{_caption(found, phase)}; the highest is {words.count(best.tok_s_gpu)} by "
-        f"{_name(best)} at {best.concurrency:,} users. The table below has every number."
+        f"{_name(best)} at {best.concurrency:,} users. The tables below have every number."
     )
     more = (
         f" The {figures.MOST_LINES} of {len(lines)} lines that lead at most concurrencies."
@@ -194,39 +194,63 @@ def _section(found: Isolated, phase: Phase, charts: Charts) -> str:
     return (
         charts.figure(figures.phase(found, phase), told, MARKS + more)
         + bullets(told_turns + (_pays(found) if phase == "decode" else []))
+        + _pivot(found, phase, lines)
+        + f"<details><summary>{sum(map(len, lines)):,} points in all their numbers</summary>"
         + html_table(
             _caption(found, phase),
-            [
-                ("instance", ""),
-                *(
-                    (name, NUMBER)
-                    for name in (
-                        "GPUs",
-                        "users",
-                        f"{TOKENS[phase]} tok/s/GPU",
-                        "TTFT p50",
-                        "tok/s/user",
-                        "requests held",
-                        "seats",
-                        "preemptions",
-                        "success",
-                    )
-                ),
-            ],
+            [("instance", ""), *((name, NUMBER) for name in _columns(phase))],
             [_row(point) for points in lines for point in points],
             marked=[point is _peak(points) for points in lines for point in points],
         )
+        + "</details>"
+    )
+
+
+def _pivot(found: Isolated, phase: Phase, lines: Sequence[tuple[PhasePoint, ...]]) -> str:
+    """A row for each line and a column for each concurrency, the peak of a line in bold."""
+    users = found.shape.concurrencies
+    rows = []
+    for points in lines:
+        peak, at = _peak(points), {point.concurrency: point for point in points}
+        told = {
+            count: f"<b>{words.count(point.tok_s_gpu)}</b>"
+            if point is peak
+            else words.count(point.tok_s_gpu)
+            for count, point in at.items()
+        }
+        rows.append([text(_name(points[0])), *(told.get(count, "") for count in users)])
+    return html_table(
+        f"{_caption(found, phase)}; the highest of a line in bold",
+        [("instance", ""), *((f"{count:,}", NUMBER) for count in users)],
+        rows,
+    )
+
+
+def _columns(phase: Phase) -> tuple[str, ...]:
+    # Two output tokens are no pace.
+    pace = () if phase == "prefill" else ("tok/s/user",)
+    return (
+        "GPUs",
+        "users",
+        f"{TOKENS[phase]} tok/s/GPU",
+        "TTFT p50",
+        *pace,
+        "requests held",
+        "seats",
+        "preemptions",
+        "success",
     )
 
 
 def _row(point: PhasePoint) -> list[str]:
+    pace = words.UNKNOWN if point.tok_s_user is None else words.three(round(point.tok_s_user, 1))
     return [
         text(_name(point)),
         str(point.gpus),
         units.count(point.concurrency),
         words.count(point.tok_s_gpu),
         words.UNKNOWN if point.ttft_s is None else words.seconds(point.ttft_s),
-        words.UNKNOWN if point.tok_s_user is None else words.three(round(point.tok_s_user, 1)),
+        *([] if point.phase == "prefill" else [pace]),
         units.count(point.held),
         units.count(point.seats),
         units.count(point.preemptions),

@@ -393,7 +393,9 @@ def _why(last: PhasePoint, fell: bool) -> str:
         return ""
     if last.held < min(last.concurrency, last.seats):
         lost = f", and preempted {last.preemptions:,} times" if last.preemptions else ""
-        return f"the KV pools hold {last.held:,} requests{lost}"
+        return (
+            f"the KV pools hold {last.held:,} {'request' if last.held == 1 else 'requests'}{lost}"
+        )
     if last.seats < last.concurrency:
         return f"max_seqs lets {last.seats:,} requests run"
     return "a step grows faster than the requests in it" if fell else ""
