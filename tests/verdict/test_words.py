@@ -65,12 +65,12 @@ def test_an_arm_that_barely_misses_the_slo_is_no_clear_loser() -> None:
     assert (
         verdict(barely, mixed)
         .reasons[1]
-        .startswith("at the limit: split takes 1.01 of what the SLO allows")
+        .startswith("at the limit: split takes 101.0% of what the SLO allows")
     )
     assert not any("at the limit" in reason for reason in verdict(far, mixed).reasons)
     # The winner's own margin counts as well.
     tight = replace(mixed, tpot=flat(0.9 * SLO.tpot_s))
-    assert "mixed takes 0.9 of" in verdict(far, tight).reasons[1]
+    assert "mixed takes 90.0% of" in verdict(far, tight).reasons[1]
 
 
 def test_the_nearest_miss_is_never_a_factor_of_one() -> None:

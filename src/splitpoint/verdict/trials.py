@@ -4,6 +4,7 @@ The estimates choose a first field; then each arm climbs: a split moves GPUs bet
 mixed deployment halves and doubles its token budget, both make their instances wider or narrower.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import ceil, floor, gcd
 
@@ -16,6 +17,7 @@ from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.search import budget as budgets
 from splitpoint.search.instance import Instance, holding, instance
+from splitpoint.search.loads import Load
 from splitpoint.search.match import PER_ARM, Estimate, calibrated, matched
 from splitpoint.search.space import Space, lacking
 from splitpoint.search.world import Candidate, candidate_of
@@ -30,6 +32,9 @@ NAMED_PRUNED = 20
 # With one load or two there is time to simulate more of each arm.
 FEW_LOADS = 2
 PER_ARM_FEW_LOADS = 8
+# Short traces leave time for more: of each arm as many deployments as together replay so many
+# requests, up to so many times the number above.
+REPLAYED, MOST_TIMES = 12_000, 2
 
 
 class Field(Record, frozen=True, kw_only=True):
@@ -75,7 +80,7 @@ def field(case: Case, space: Space) -> Field:
             gpus=plan.gpus,
             # In an open loop the simulator finds the fewest GPUs itself (`fewer`).
             all_gpus=plan.search.all_gpus or load.concurrency is None,
-            per_arm=PER_ARM_FEW_LOADS if len(case.loads) <= FEW_LOADS else PER_ARM,
+            per_arm=_many(load, PER_ARM_FEW_LOADS if len(case.loads) <= FEW_LOADS else PER_ARM),
         )
         for estimate in choice.chosen:
             trials += _routed(case, _parts(estimate), index)
@@ -89,11 +94,17 @@ def field(case: Case, space: Space) -> Field:
     )
 
 
+def _many(load: Load, least: int) -> int:
+    """Deployments to simulate of an arm under a load."""
+    return max(least, min(REPLAYED // len(load.trace), MOST_TIMES * least))
+
+
 def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> tuple[Trial, ...]:
     """The most promising trials of each arm on at most `gpus` GPUs, estimated with the share of
     cached input tokens that simulations showed; mixed ones with each of their token budgets, which
     only a simulation tells apart."""
     seen = case.loads[load]
+    count = _many(seen, PER_ARM_FEWER)
     choice = matched(
         replace(seen, profile=calibrated(seen.profile, hit_share)),
         case.plan.slo,
@@ -101,12 +112,21 @@ def fewer(case: Case, known: Field, load: int, gpus: int, hit_share: float) -> t
         apart=known.apart,
         gpus=gpus,
         all_gpus=True,
-        per_arm=PER_ARM_FEWER,
+        # A mixed instance may stand there with each of its budgets.
+        per_arm=2 * count,
     )
+    tried: dict[tuple[object, ...], list[Parts]] = {}
+    arms = Counter[bool]()
+    for estimate in choice.chosen:
+        first, split = estimate.first, estimate.decode is not None
+        shape = (split, first.topology, first.engine.drafts, *([id(estimate)] if split else []))
+        if shape not in tried and arms[split] < count:
+            arms[split] += 1
+            tried[shape] = _budgets(estimate, known.together[load])
     return tuple(
         trial
-        for estimate in choice.chosen
-        for parts in _budgets(estimate, known.together[load])
+        for budgeted in tried.values()
+        for parts in budgeted
         for trial in _routed(case, parts, load)
     )
 

@@ -143,7 +143,9 @@ def _count(point: Point, plan: Plan) -> str:
 def _at_the_limit(split: Point, mixed: Point, plan: Plan, band: float) -> list[str]:
     """That the error of step times is enough to give or take the SLO that one arm alone meets."""
     taken = {"split": excess(split, plan.slo), "mixed": excess(mixed, plan.slo)}
-    near = [f"{arm} takes {times:.3g}" for arm, times in taken.items() if 1 / band <= times <= band]
+    near = [
+        f"{arm} takes {percent(times)}" for arm, times in taken.items() if 1 / band <= times <= band
+    ]
     if not near:
         return []
     return [
