@@ -447,10 +447,10 @@ class Oracle:
         self.deadlines: dict[int, int] = {}
         self.patience: dict[int, int] = {}
         self.turns = [0, 0]
-        self.sticky: dict[tuple[int, int], Rank] = {}
-        # Per side: which rank was last sent each start of a prompt, least recent first.
+        self.sticky: dict[tuple[int, int], list[Rank]] = {}
+        # Per side: which target was last sent each start of a prompt, least recent first.
         self.lost = False
-        self.trees: tuple[dict[tuple[int, ...], Rank], ...] = ({}, {})
+        self.trees: tuple[dict[tuple[int, ...], list[Rank]], ...] = ({}, {})
 
     def front(self, r: Request) -> int:
         """What a request takes from its client to the router."""
@@ -571,37 +571,53 @@ class Oracle:
     # Routing ----------------------------------------------------------------------------------
 
     def choose(self, r: Request, side: int, ranks: list[Rank]) -> Rank:
+        """An instance that draws the rank of a request is one target of its router, unless that
+        one knows what each rank holds."""
         routing = self.world.decode_routing if side else self.world.routing
+        if ranks[0].spec.by_room and routing not in ("least_kv", "prefix_aware", "linear"):
+            engines = dict.fromkeys(k.engine for k in ranks)
+            targets = [[k for k in ranks if k.engine is engine] for engine in engines]
+        else:
+            targets = [[k] for k in ranks]
+        target = self.routed(r, side, routing, targets)
+        return target[(r.lots[1] >> 16) % len(target)]
+
+    def routed(self, r: Request, side: int, routing: str, targets: list[list[Rank]]) -> list[Rank]:
         a, b = r.lots[2 * side], r.lots[2 * side + 1]
-        by_load = min(ranks, key=lambda k: (k.load, k.index))
+
+        def load(target: list[Rank]) -> tuple[int, int]:
+            return (sum(k.load for k in target), target[0].index)
+
+        by_load = min(targets, key=load)
         if routing == "random":
-            return ranks[a % len(ranks)]
+            return targets[a % len(targets)]
         if routing == "round_robin":
             self.turns[side] += 1
-            return ranks[(self.turns[side] - 1) % len(ranks)]
+            return targets[(self.turns[side] - 1) % len(targets)]
         if routing == "least_requests":
             return by_load
-        if routing == "least_kv":
-            return min(ranks, key=lambda k: (self.used(k), k.load, k.index))
         if routing == "power_of_two":
-            if len(ranks) == 1:
-                return ranks[0]
-            one = a % len(ranks)
-            two = (one + 1 + b % (len(ranks) - 1)) % len(ranks)
-            return min((ranks[one], ranks[two]), key=lambda k: (k.load, k.index))
+            if len(targets) == 1:
+                return targets[0]
+            one = a % len(targets)
+            two = (one + 1 + b % (len(targets) - 1)) % len(targets)
+            return min((targets[one], targets[two]), key=load)
         if routing == "session":
             return self.sticky.setdefault((r.session, side), by_load)
         if routing == "prefix_approx":
-            return self.approximate(r, side, ranks, by_load)
+            return self.approximate(r, side, [load(target)[0] for target in targets], by_load)
+        ranks = [k for (k,) in targets]
+        if routing == "least_kv":
+            return [min(ranks, key=lambda k: (self.used(k), k.load, k.index))]
         if routing == "linear":
-            return max(ranks, key=lambda k: (self.score(r, k, ranks), -k.load, -k.index))
+            return [max(ranks, key=lambda k: (self.score(r, k, ranks), -k.load, -k.index))]
 
         def cost(k: Rank) -> tuple[int, int, int]:
             block = k.spec.block_tokens
             new = r.isl - k.hits(r, r.isl) * block
             return (k.backlog + new + self.used(k) * block, k.load, k.index)
 
-        return min(ranks, key=cost)
+        return [min(ranks, key=cost)]
 
     def score(self, r: Request, rank: Rank, ranks: list[Rank]) -> float:
         queues = [len(k.waiting) for k in ranks]
@@ -613,7 +629,9 @@ class Oracle:
         scores = self.world.scores
         return scores.cache_weight * cached + scores.load_weight * (queue + free)
 
-    def approximate(self, r: Request, side: int, ranks: list[Rank], by_load: Rank) -> Rank:
+    def approximate(
+        self, r: Request, side: int, loads: list[int], by_load: list[Rank]
+    ) -> list[Rank]:
         settings = self.world.tree
         if settings.lost_s is not None and self.now >= picos(settings.lost_s) and not self.lost:
             self.lost = True
@@ -623,7 +641,6 @@ class Oracle:
         known = 0
         while known < len(starts) and starts[known] in tree:
             known += 1
-        loads = [k.load for k in ranks]
         uneven = max(loads) - min(loads) > settings.balance_abs
         uneven = uneven and max(loads) > min(loads) * settings.balance_rel
         chosen = by_load

@@ -92,6 +92,8 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         host_blocks=host,
         host_bandwidth=random.choice([1e6, 1e9]),
         block_bytes=random.choice([1, 1000]),
+        # As `front` below: no draw of its own.
+        by_room=role == "prefill" and budget % 2 == 0,
     )
     return piped(made)
 

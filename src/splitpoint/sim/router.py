@@ -37,35 +37,33 @@ def choose(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
     """The rank among `first` .. `first + count - 1` that serves request `q`; `side` 1: decode."""
     width = s.rules[0].drawn if side == 0 else 1
     chosen = _routed(s, q, side, first, count, width, now)
-    if width == 1:
-        return chosen
     # The lot's upper half: `power_of_two` takes the lower.
-    return int(chosen - (chosen - first) % width + (s.lots[q, 1] >> 16) % width)
+    return int(chosen + (s.lots[q, 1] >> 16) % width)
 
 
 @kernel
 def _routed(s: Sim, q: int, side: int, first: int, count: int, width: int, now: int) -> int:
-    """The rank that the router would choose; turns are of instances of `width` ranks."""
+    """The first of the `width` ranks that are one target of the router."""
     rules = s.rules[0]
     routing = rules.decode_routing if side == 1 else rules.routing
     lot = s.lots[q, 2 * side]
     if routing == RANDOM:
-        return int(first + lot % count)
+        return int(first + lot * width % count)
     if routing == ROUND_ROBIN:
         return first + _turn(s, side) * width % count
     if routing == LEAST_REQUESTS:
-        return _least_requests(s, first, count)
+        return _least_requests(s, first, count, width)
     if routing == LEAST_KV:
         return _least_kv(s, first, count, now)
     if routing == POWER_OF_TWO:
-        return _power_of_two(s, first, count, lot, s.lots[q, 2 * side + 1])
+        return _power_of_two(s, first, count // width, width, lot, s.lots[q, 2 * side + 1])
     if routing == SESSION:
         place = 2 * s.requests[q].session + side
         if s.session_rank[place] < 0:
-            s.session_rank[place] = _least_requests(s, first, count)
+            s.session_rank[place] = _least_requests(s, first, count, width)
         return int(s.session_rank[place])
     if routing == PREFIX_APPROX:
-        return _prefix_approx(s, q, side, first, count, now)
+        return _prefix_approx(s, q, side, first, count, width, now)
     if routing == LINEAR:
         return _linear(s, q, first, count, now)
     return _prefix_aware(s, q, first, count, now)
@@ -82,22 +80,35 @@ def _turn(s: Sim, side: int) -> int:
 
 
 @kernel
-def _least_requests(s: Sim, first: int, count: int) -> int:
+def _load(s: Sim, r: int, width: int) -> int:
+    """Requests on the target that begins with rank `r`."""
+    load = 0
+    for each in range(r, r + width):
+        load += s.ranks[each].load
+    return load
+
+
+@kernel
+def _least_requests(s: Sim, first: int, count: int, width: int) -> int:
     best = first
-    for r in range(first + 1, first + count):
-        if s.ranks[r].load < s.ranks[best].load:
+    least = _load(s, first, width)
+    for r in range(first + width, first + count, width):
+        load = _load(s, r, width)
+        if load < least:
             best = r
+            least = load
     return best
 
 
 @kernel
-def _power_of_two(s: Sim, first: int, count: int, lot: int, other: int) -> int:
+def _power_of_two(s: Sim, first: int, count: int, width: int, lot: int, other: int) -> int:
     if count == 1:
         return first
     a = lot % count
     b = (a + 1 + other % (count - 1)) % count
-    a, b = min(a, b), max(a, b)
-    return int(first + (b if s.ranks[first + b].load < s.ranks[first + a].load else a))
+    one = first + width * min(a, b)
+    two = first + width * max(a, b)
+    return int(two if _load(s, two, width) < _load(s, one, width) else one)
 
 
 @kernel
@@ -165,18 +176,18 @@ def _linear(s: Sim, q: int, first: int, count: int, now: int) -> int:
 
 
 @kernel
-def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
+def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int, width: int, now: int) -> int:
     """The rank that was last sent the longest known start of this prompt, if that start is long
     enough and loads are even enough; else the rank with the fewest requests."""
     if now >= s.rules[0].tree_lost:
         s.rules[0].tree_lost = NEVER
         for each in range(2):
             _forget_all_but(s, each, 0)
-    least = _least_requests(s, first, count)
-    lightest = s.ranks[least].load
+    least = _least_requests(s, first, count, width)
+    lightest = _load(s, least, width)
     heaviest = lightest
-    for r in range(first, first + count):
-        heaviest = max(heaviest, s.ranks[r].load)
+    for r in range(first, first + count, width):
+        heaviest = max(heaviest, _load(s, r, width))
     best = least
     apart = heaviest - lightest > s.rules[0].balance_abs
     if not (apart and heaviest > lightest * s.scores[3]):
