@@ -16,8 +16,8 @@ from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.trace import describe
 from splitpoint.inputs.traces.synth import preset
 from splitpoint.pricing.price import Price, price
-from splitpoint.report import terminal
-from splitpoint.verdict.answer import Answer
+from splitpoint.report import html, terminal
+from splitpoint.verdict.answer import Answer, StepPart, StepTime
 from splitpoint.verdict.replay import summary as summary_of
 from tests.report import sample
 
@@ -71,6 +71,21 @@ def test_the_sections_go_from_the_price_to_the_recipe() -> None:
     ]
     places = [text.index("\n" + head) for head in heads]
     assert places == sorted(places)
+
+
+def test_the_parts_of_a_step_are_told_in_shares_of_it() -> None:
+    parts = (("all-reduces over 4 ranks", 1.5), ("products (bf16)", 0.47), ("sampling", 0.03))
+    step = StepTime(
+        name="prefill of TP4",
+        deployment="4xTP4",
+        words="2,000 new tokens",
+        parts=tuple(StepPart(name=name, seconds=seconds) for name, seconds in parts),
+    )
+    answer = sample.answer(steps=(step,))
+    whole = "all-reduces over 4 ranks 75.0%, products (bf16) 23.5%, other 1.5%"
+    assert whole in " ".join(told(answer).split())
+    assert whole in html.page(answer, {})
+    assert "What a step's time" not in told(sample.answer())
 
 
 def test_the_ladder_shows_what_is_taken_and_where_it_is_from() -> None:

@@ -67,6 +67,24 @@ TOPOLOGIES = [
 ]
 
 
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.name)
+@pytest.mark.parametrize("topology", [ONE, Topology(tp=2), Topology(pp=2)])
+def test_the_parts_of_a_step_are_all_of_it(model: Model, topology: Topology) -> None:
+    gap = host.gap(WAITS, GPU, np.array([8.0]))[0]
+    step = batch(decode=8.0, context=8 * 4000.0)
+    parts = bake.step_parts(model, GPU, topology, WAITS, step)
+    exact = gpu_seconds(model, GPU, topology, WAITS, step)[0]
+    assert sum(parts.values()) == pytest.approx(exact + gap)
+    assert parts[bake.HOST] == pytest.approx(gap)
+    assert (f"{bake.SENT['all_reduce']} over 2 ranks" in parts) == (topology.tp == 2)
+    # A prompt is launched kernel by kernel, which takes longer than small kernels do.
+    prompt = batch(prefill=16.0, pairs=136.0)
+    parts = bake.step_parts(model, GPU, topology, WAITS, prompt)
+    work = gpu_seconds(model, GPU, topology, WAITS, prompt)[0]
+    gap = host.gap(WAITS, GPU, np.ones(1))[0]
+    assert sum(parts.values()) >= work + gap - 1e-12
+
+
 @pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
 @pytest.mark.parametrize("topology", TOPOLOGIES[:3], ids=str)
 def test_a_decode_step_is_its_operators_at_any_context_past_the_windows(

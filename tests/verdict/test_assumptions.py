@@ -9,6 +9,7 @@ from splitpoint.sim import simulate
 from splitpoint.timing.efficiency import peak, seconds
 from splitpoint.timing.operators import step_operators
 from splitpoint.verdict.assumptions import assumptions, mean_steps, rests_on
+from splitpoint.verdict.steps import step_times
 from splitpoint.verdict.turnover import Flip, Knob, Turnover
 from tests.search import small
 from tests.timing.test_fitted import FITTED
@@ -65,3 +66,17 @@ def test_the_shares_of_the_roofline_are_those_of_the_steps_that_ran() -> None:
     assert "decode attention (bf16), decode of TP1: share of bandwidth reached" in shares
     assert not any("decode attention (bf16), prefill" in name for name in shares)
     assert all(0 < share <= 1 for share in shares.values())
+    # What a sum of 2,048 tokens over two ranks moves, by what the link of a GPU could.
+    sent = next(figure for figure in figures if "all-reduces over 2 ranks, prefill" in figure.name)
+    assert sent.origin == "assumed" and "off by" in sent.source and 0 < sent.value < 1
+    (prompt, decoding) = step_times(
+        [("both", prefill), ("both", decode)], small.model(), small.h20()
+    )
+    assert prompt.words == "2,048 new tokens, each attending 2,000 on average"
+    assert [part.seconds for part in prompt.parts] == sorted(
+        (part.seconds for part in prompt.parts), reverse=True
+    )
+    assert {"all-reduces over 2 ranks", "prefill attention (bf16)"} <= {
+        p.name for p in prompt.parts
+    }
+    assert "sequences of" in decoding.words and decoding.seconds < prompt.seconds

@@ -42,6 +42,7 @@ def page(answer: Answer, runs: Mapping[str, Run]) -> str:
         ("why", "Why", _why(answer)),
         ("frontier", "The frontier", _frontier(answer, charts)),
         ("ttft", "Where TTFT goes", _ttft(answer, charts)),
+        ("steps", "What a step's time is made of", _steps(answer)),
         ("kv", "The KV walls", _kv(answer, runs, charts)),
         ("memory", "What a GPU holds", _memory(answer, charts)),
         ("workload", "Workload", _workload(answer)),
@@ -256,6 +257,29 @@ def _points_table(caption: str, points: Sequence[Point], answer: Answer) -> str:
     )
 
 
+def _steps(answer: Answer) -> str:
+    if not answer.steps:
+        return ""
+    return table(
+        "Mean steps of the best split and the best mixed deployment",
+        [("step", ""), ("deployment", ""), ("of", WORDS), ("seconds", NUMBER), ("parts", WORDS)],
+        [
+            [
+                text(step.name),
+                text(step.deployment),
+                text(step.words),
+                words.seconds(step.seconds),
+                text(
+                    ", ".join(
+                        f"{name} {words.percent(share)}" for name, share in words.shares(step)
+                    )
+                ),
+            ]
+            for step in answer.steps
+        ],
+    )
+
+
 def _ttft(answer: Answer, charts: Charts) -> str:
     points = words.best(answer)
     if not points:
@@ -295,7 +319,7 @@ def _ttft(answer: Answer, charts: Charts) -> str:
                 text(words.percent(pool.kv_held_mean)),
                 text(words.percent(pool.prefix_hit_share)),
                 units.count(pool.preemptions),
-                words.three(pool.waiting_mean),
+                words.three(round(pool.waiting_mean, 3)),
             ]
             for point, pool in pools
         ],

@@ -47,6 +47,7 @@ def render(answer: Answer, console: Console) -> None:
     _walls(answer, out)
     _frontier(answer, out)
     _ttft(answer, out)
+    _steps(answer, out)
     _rejected(answer, out)
     _assumptions(answer, out)
     if answer.notes:
@@ -296,6 +297,22 @@ def _point_row(answer: Answer, point: Point) -> list[str]:
     ]
 
 
+def _steps(answer: Answer, out: _Page) -> None:
+    if not answer.steps:
+        return
+    out.section("What a step's time is made of, on average")
+    for step in answer.steps:
+        out.say(
+            f"{words.plain(step.name)}, {words.plain(step.deployment)}: "
+            f"{words.seconds(step.seconds)} ({step.words})"
+        )
+        out.under(
+            ", ".join(
+                f"{words.plain(name)} {words.percent(share)}" for name, share in words.shares(step)
+            )
+        )
+
+
 def _ttft(answer: Answer, out: _Page) -> None:
     points = words.best(answer)
     if not points:
@@ -330,7 +347,7 @@ def _ttft(answer: Answer, out: _Page) -> None:
                 f"(p99 {words.percent(pool.kv_used_p99)}), held for transfer "
                 f"{words.percent(pool.kv_held_mean)}, prefix hits "
                 f"{words.percent(pool.prefix_hit_share)}, {units.count(pool.preemptions)} "
-                f"preemptions, {words.three(pool.waiting_mean)} waiting",
+                f"preemptions, {words.three(round(pool.waiting_mean, 3))} waiting",
                 hang=2,
             )
         out.say(f"{words.plain(point.name)}: first wall: {words.plain(point.first_wall)}", hang=2)

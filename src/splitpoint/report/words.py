@@ -14,7 +14,7 @@ from splitpoint.errors import printable
 
 if TYPE_CHECKING:
     from splitpoint.inputs.deployment import Topology
-    from splitpoint.verdict.answer import Answer, Comparison, Figure, Holding, Point
+    from splitpoint.verdict.answer import Answer, Comparison, Figure, Holding, Point, StepTime
 
 UNKNOWN = "-"
 TERA, NANO = 1e12, 1e-9
@@ -30,6 +30,7 @@ RUNGS = {
 }
 # The words of verdict.answer.Origin, which is too heavy to load for a price.
 ORIGINS = ("computed", "simulated", "published", "measured", "assumed")
+LEAST_PART = 0.02
 HOLDS = {True: "yes", False: "no", None: "cannot be judged"}
 
 
@@ -197,3 +198,11 @@ def about(answer: Answer) -> str:
 def title(answer: Answer) -> str:
     """The plan's name, or the model's."""
     return plain(answer.plan.name or answer.model)
+
+
+def shares(step: StepTime) -> list[tuple[str, float]]:
+    """What a step's time is made of, in shares of it; parts below `LEAST_PART` together."""
+    told = [(part.name, part.seconds / step.seconds) for part in step.parts]
+    shown = [(name, share) for name, share in told if share >= LEAST_PART]
+    rest = 1.0 - sum(share for _, share in shown)
+    return [*shown, ("other", rest)] if len(shown) < len(told) else shown

@@ -271,6 +271,64 @@ def _drafting(
     return launches, sum((_seconds(item, gpu, engine) for item in drafting), nothing)
 
 
+# What a step takes beside the seconds of its kernels and messages.
+HOST = "host: launches, and gaps between steps"
+SENT = {
+    "all_reduce": "all-reduces",
+    "all_gather": "all-gathers",
+    "reduce_scatter": "reduce-scatters",
+    "all_to_all": "all-to-alls",
+    "send": "sends",
+}
+
+
+def step_exchanges(
+    model: Model, topology: Topology, engine: Engine, batch: Batch
+) -> tuple[Exchange, ...]:
+    """The messages of a step on the ranks of all its stages."""
+    return tuple(
+        item
+        for stage in range(topology.pp)
+        for item in _stage(model, topology, engine, batch, stage)
+        if isinstance(item, Exchange)
+    )
+
+
+def step_parts(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch
+) -> dict[str, float]:
+    """Seconds of one step, of decodes or of a prompt, by what takes them: kernels by kind and
+    dtype, messages by pattern and ranks, and the host."""
+    decode = bool(batch.prefill.sum() == 0)
+    if decode:
+        batch = replace(batch, decode=host.padded(engine, np.rint(batch.decode)))
+    parts: dict[str, float] = defaultdict(float)
+    for stage in range(topology.pp):
+        items = _stage(model, topology, engine, batch, stage)
+        taken = [_seconds(item, gpu, engine) for item in items]
+        for item, seconds in zip(items, taken, strict=True):
+            parts[_part(item)] += float(seconds.sum())
+        hidden = float(_beside(items, taken, batch, gpu, engine).sum())
+        if hidden:
+            parts["shared experts"] -= hidden
+        own = sum(float(seconds.sum()) for seconds in taken) - hidden
+        launched = batch.decode * (1 + engine.drafts) + batch.prefill
+        kernels = _kernels(model, topology, engine, stage)
+        floor = float(host.launch_floor(engine, gpu, launched, kernels, decode=decode).sum())
+        parts[HOST] += max(floor - own, 0.0)
+        if stage == 0:
+            parts[HOST] += float(host.gap(engine, gpu, np.maximum(batch.decode, 1.0)).sum())
+    return dict(parts)
+
+
+def _part(item: Operator | Exchange) -> str:
+    if isinstance(item, Exchange):
+        return f"{SENT[item.pattern]} over {item.ranks} ranks"
+    if item.name.startswith("shared."):
+        return "shared experts"
+    return f"{WORDS.get(item.kind, item.kind.replace('_', ' '))} ({item.dtype})"
+
+
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
     """Seconds of a step on the GPUs: operators and collectives of its stages, one after the
     other."""

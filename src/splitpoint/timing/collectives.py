@@ -229,17 +229,21 @@ def message_seconds(
     speed: LinkSpeed, pattern: Pattern, size: Array, ranks: Array | int, bandwidth: float
 ) -> Array:
     """base + hop x (ranks - 1) + bytes through the busiest link / (bandwidth x share)."""
+    crowd = (np.maximum(ranks, 2) / 2.0) ** speed.crowding
+    wire = size * travelled(pattern, ranks) * crowd / (bandwidth * speed.share)
+    return np.asarray(speed.base + speed.hop * (ranks - 1) + wire)
+
+
+def travelled(pattern: Pattern, ranks: Array | int) -> Array | float:
+    """The share of a message's bytes that crosses the busiest link."""
     others = (ranks - 1) / ranks
-    travel = {
+    return {
         "all_reduce": 2.0 * others,
         "all_gather": others,
         "reduce_scatter": others,
         "all_to_all": others,
         "send": 1.0,
     }[pattern]
-    crowd = (np.maximum(ranks, 2) / 2.0) ** speed.crowding
-    wire = size * travel * crowd / (bandwidth * speed.share)
-    return np.asarray(speed.base + speed.hop * (ranks - 1) + wire)
 
 
 def _on(link: Link, gpu: Gpu, exchange: Exchange, size: Array, ranks: int, engine: Engine) -> Array:

@@ -44,6 +44,28 @@ class Stack(Record, frozen=True, kw_only=True):
     decode_wait: float
 
 
+class StepPart(Record, frozen=True, kw_only=True):
+    """Seconds that one kind of kernel or message, or the host, takes of a step."""
+
+    name: str
+    seconds: float
+
+
+class StepTime(Record, frozen=True, kw_only=True):
+    """A step as a deployment's run had it on average (`words`), and what takes its time, the
+    longest first."""
+
+    name: str
+    deployment: str
+    words: str
+    parts: tuple[StepPart, ...]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the step."""
+        return sum(part.seconds for part in self.parts)
+
+
 class PoolState(Record, frozen=True, kw_only=True):
     """What one pool saw: shares are time averages over its ranks, 0..1."""
 
@@ -234,6 +256,7 @@ class Answer(Record, frozen=True, kw_only=True):
     assumptions: tuple[Figure, ...]
     recipes: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    steps: tuple[StepTime, ...] = ()
 
     def holding(self, pool: Pool) -> Holding | None:
         """What a rank of the pool holds; None where the answer does not list it."""

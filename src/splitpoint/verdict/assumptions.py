@@ -13,8 +13,8 @@ from splitpoint.run import Run
 from splitpoint.search.instance import Instance
 from splitpoint.search.loads import Profile
 from splitpoint.search.world import Candidate
-from splitpoint.timing import drafts
-from splitpoint.timing.bake import shown
+from splitpoint.timing import collectives, drafts
+from splitpoint.timing.bake import SENT, shown, step_exchanges, step_parts
 from splitpoint.timing.efficiency import inherited, peak, seconds, surface
 from splitpoint.timing.operators import Batch, Kind, Operator, step_operators
 from splitpoint.timing.transfer import LinkSpec
@@ -29,6 +29,8 @@ LINK_BAND = 2.0
 TIME_BAND = 1.25
 # Standard errors that a fitted step time may be off, as a normal variable is in 19 of 20 cases.
 FITTED_ERRORS = 2.0
+# Messages that take less of a step than this are not listed.
+LEAST_PART = 0.02
 
 Part = Literal["prefill", "decode"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -261,4 +263,39 @@ def _shares(step: Step, model: Model, gpu: Gpu) -> Iterator[Figure]:
             # A surface that another GPU was measured for is an assumption about this one.
             origin="assumed" if inherited(gpu) else origin_of(source),
             source=source + note,
+        )
+    yield from _messages(step, model, gpu)
+
+
+def _messages(step: Step, model: Model, gpu: Gpu) -> Iterator[Figure]:
+    """The share of their link's bandwidth that the messages of a step reach, by pattern and ranks:
+    bytes over the busiest link / bandwidth, over their seconds."""
+    ready = step.instance
+    whole = sum(step_parts(model, gpu, ready.topology, ready.engine, step.batch).values())
+    alike: dict[tuple[collectives.Pattern, int, bool], list[collectives.Exchange]] = {}
+    for sent in step_exchanges(model, ready.topology, ready.engine, step.batch):
+        inside = sent.ranks * sent.stride <= gpu.domain
+        if float(sent.bytes.sum()):
+            alike.setdefault((sent.pattern, sent.ranks, inside), []).append(sent)
+    for (pattern, ranks, inside), exchanges in alike.items():
+        # A hierarchy of links has no one bandwidth.
+        if not inside:
+            continue
+        speed = collectives.link_speed(gpu.inside, gpu.architecture, pattern, ready.engine.name)
+        taken = sum(float(collectives.seconds(e, gpu, ready.engine).sum()) for e in exchanges)
+        if taken < LEAST_PART * whole:
+            continue
+        moved = sum(float(e.count * e.bytes.sum()) for e in exchanges)
+        wire = moved * float(collectives.travelled(pattern, ranks)) / gpu.inside.bandwidth
+        off = (
+            ""
+            if speed.error_p90 is None
+            else f"; off by {speed.error_p90:.0%} at the 90th percentile"
+        )
+        yield Figure(
+            name=f"{SENT[pattern]} over {ranks} ranks, {step.name}: share of bandwidth reached",
+            value=wire / taken,
+            unit="share",
+            origin=origin_of(speed.origin),
+            source=f"{speed.origin}{off}",
         )

@@ -33,6 +33,7 @@ from splitpoint.verdict.answer import (
     Figure,
     Point,
     Rejected,
+    StepTime,
     Verdict,
     Wall,
     WorkloadSummary,
@@ -50,6 +51,7 @@ from splitpoint.verdict.compare import Winner, best, comparison
 from splitpoint.verdict.conditions import decode_bound, prefill_bound, transfer_pays, walls_hold
 from splitpoint.verdict.memory import holdings, request_cost
 from splitpoint.verdict.points import point
+from splitpoint.verdict.steps import step_times
 from splitpoint.verdict.trials import Field, fewer, field, neighbours, rerouted, shrunk
 from splitpoint.verdict.turnover import Arm, Turnover, turnover
 from splitpoint.verdict.validity import outside
@@ -108,6 +110,7 @@ class Reached(Record, frozen=True, kw_only=True):
     verdict: Verdict
     walls: tuple[Wall, ...]
     assumptions: tuple[Figure, ...]
+    steps: tuple[StepTime, ...]
     notes: tuple[str, ...]
 
 
@@ -162,6 +165,7 @@ def decided(
         verdict=reached.verdict,
         assumptions=reached.assumptions,
         recipes=(),
+        steps=reached.steps,
         notes=(
             *_notes(case, load, points),
             *_shortened(case, chosen),
@@ -388,11 +392,12 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
             )
         ratio = ratio_claim(_same_shape(rivals.split, split), mixed, split)
         made = (*made, ratio) if ratio is not None else made
-    steps = [
-        step
+    named = [
+        (p.name, step)
         for p, candidate in zip(present, candidates, strict=True)
         for step in mean_steps(candidate, runs[p.name], load.profile)
     ]
+    steps = [step for _, step in named]
     links = [spec for c in candidates if (spec := _link(case, c, load)) is not None]
     return Reached(
         verdict=spoken(
@@ -414,6 +419,7 @@ def _reached(case: Case, tried: Tried, runs: dict[str, Run], load: Load) -> Reac
         ),
         walls=side_walls,
         assumptions=assumptions(candidates, steps, links, case.model, case.gpu),
+        steps=step_times(named, case.model, case.gpu),
         notes=notes,
     )
 
