@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,11 @@ def test_help_names_every_command_of_the_design(splitpoint: Any) -> None:
     said = splitpoint("--help")
     assert said.code == 0
     assert [word for word in COMMANDS if word not in said.out] == []
+
+
+def test_the_version_is_told(splitpoint: Any) -> None:
+    said = splitpoint("--version")
+    assert said.code == 0 and said.out == f"splitpoint {version('splitpoint')}\n"
 
 
 def test_price_answers_with_the_keys_of_the_design(splitpoint: Any) -> None:

@@ -36,8 +36,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Should prefill and decode run on different GPUs? How many, in which topology, "
-    "and what breaks first?",
 )
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
@@ -49,6 +47,25 @@ Sets = Annotated[
 Curve = Annotated[
     Path | None, typer.Option(help="Step times that `splitpoint fit` corrected by measurement.")
 ]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(f"splitpoint {version('splitpoint')}")
+        raise typer.Exit
+
+
+Version = Annotated[
+    bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+]
+
+
+@app.callback()
+def _about(version: Version = False) -> None:
+    """Should prefill and decode run on different GPUs? How many, in which topology, and what breaks
+    first?"""
 
 
 def main() -> None:
