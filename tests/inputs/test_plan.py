@@ -1,8 +1,10 @@
 """Plan and deployment files: what is asked, checked as one."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts, files
@@ -12,6 +14,7 @@ from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import (
     DeploymentPlan,
+    EnginePlan,
     Plan,
     read_deployment,
     read_plan,
@@ -310,3 +313,22 @@ def test_a_record_made_in_code_is_checked_on_demand() -> None:
         require("here", Engine(utilization=2))
     with pytest.raises(PlanError, match=r"here: ep: 3 is not possible \(1 or tp x dp = 4\)"):
         require("here", Topology(tp=2, dp=2, ep=3))
+
+
+@pytest.mark.parametrize(
+    ("stated", "version", "utilization"),
+    [
+        ({}, "0.32.0", 0.92),
+        ({"version": "0.11.0"}, "0.11.0", 0.9),
+        ({"version": "0.11.0", "utilization": 0.8}, "0.11.0", 0.8),
+        ({"name": "sglang"}, "0.5.23", 0.88),
+        ({"name": "sglang", "version": "0.5.10"}, "0.5.10", 0.88),
+        ({"name": "trtllm", "utilization": 0.5}, "1.2.0", 0.5),
+    ],
+)
+def test_an_engine_is_its_usual_version_with_the_memory_that_it_takes(
+    stated: dict[str, Any], version: str, utilization: float
+) -> None:
+    for made in (Engine(**stated), EnginePlan(**stated)):
+        assert (made.version, made.utilization) == (version, utilization)
+        assert replace(made, drafts=1).utilization == utilization

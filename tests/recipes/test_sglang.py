@@ -377,8 +377,8 @@ def test_the_readme_names_the_version_that_is_served() -> None:
         "for SGLang 0.5.18 and sglang-router 0.3.2"
         in bundle.files(made(at_version(split(), 18)))["README.md"]
     )
-    # A plan that states none has vLLM's.
-    unstated = made(split(pool("prefill", version="0.32.0"), pool("decode", version="0.32.0")))
+    # A plan that states none has the last whose flags were read.
+    unstated = made(split(pool("prefill", version=""), pool("decode", version="")))
     assert "for SGLang 0.5.23 and" in bundle.files(unstated)["README.md"]
 
 

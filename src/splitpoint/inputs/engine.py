@@ -1,8 +1,10 @@
 """The serving engine and its settings. None means: what the engine would choose by itself."""
 
+import re
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 
 from splitpoint.inputs.gpu import LinkBandwidth
 from splitpoint.inputs.model import Dtype
@@ -41,9 +43,32 @@ GraphSizes = Annotated[tuple[Sequences, ...], Meta(max_length=512)]
 Acceptance = Annotated[tuple[Share, ...], Meta(max_length=MAX_DRAFTS)]
 
 
+# The version whose rules an engine is taken to follow where none is stated: the last that was read.
+USUAL_VERSIONS: dict[EngineName, str] = {"vllm": "0.32.0", "sglang": "0.5.23", "trtllm": "1.2.0"}
+
+
+def usual_utilization(name: EngineName, version: str) -> float:
+    """The share of memory that an engine takes when none is given: vLLM's gpu_memory_utilization
+    (0.92 from 0.20 on), SGLang's mem_fraction_static, which varies by GPU and tp around this
+    (assumed), TensorRT-LLM's free_gpu_memory_fraction (published, 1.0)."""
+    if name != "vllm":
+        return {"sglang": 0.88, "trtllm": 0.9}[name]
+    release = re.match(r"v?0\.(\d+)", version)
+    return 0.9 if release and int(release[1]) < 20 else 0.92
+
+
+def fill_usual(made: Struct, name: EngineName, version: str, utilization: float) -> None:
+    """Give a record of an engine's settings that is being made what it usually takes where it
+    has no version or share of memory."""
+    known = version or USUAL_VERSIONS[name]
+    force_setattr(made, "version", known)
+    force_setattr(made, "utilization", utilization or usual_utilization(name, known))
+
+
 class Engine(Record, frozen=True, kw_only=True):
     """Settings of one engine process, shared by all its ranks.
 
+    `version`, `utilization`: without one the engine's usual (above).
     `draft_method`: the model's own draft layers, an EAGLE-3 head, a smaller model, or the text
     before; None: what the model has. `draft_model`: the head or the smaller model.
     `graph_sizes`: batch sizes that graphs are captured for, instead of the engine's own choice
@@ -71,8 +96,8 @@ class Engine(Record, frozen=True, kw_only=True):
     """
 
     name: EngineName = "vllm"
-    version: Version = "0.32.0"
-    utilization: Utilization = 0.92
+    version: Version = ""
+    utilization: Utilization = 0.0
     kv_dtype: KvDtype = "auto"
     state_dtype: KvDtype = "auto"
     block_size: BlockSize | None = None
@@ -100,3 +125,6 @@ class Engine(Record, frozen=True, kw_only=True):
     kernels: Kernels = "fitted"
     host_kv_gib: HostGib = 0.0
     host_bandwidth: LinkBandwidth = 50e9
+
+    def __post_init__(self) -> None:
+        fill_usual(self, self.name, self.version, self.utilization)

@@ -43,6 +43,7 @@ from splitpoint.inputs.engine import (
     Tokens,
     Utilization,
     Version,
+    fill_usual,
 )
 from splitpoint.inputs.gpu import Gpu, LinkBandwidth
 from splitpoint.inputs.workload import MAX_SWEEP, RequestCount, Slo, Workload
@@ -63,8 +64,8 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     """The `[engine]` table: an `Engine` whose drafts may be a list to consider."""
 
     name: EngineName = "vllm"
-    version: Version = "0.32.0"
-    utilization: Utilization = 0.92
+    version: Version = ""
+    utilization: Utilization = 0.0
     kv_dtype: KvDtype = "auto"
     state_dtype: KvDtype = "auto"
     block_size: BlockSize | None = None
@@ -91,6 +92,9 @@ class EnginePlan(Record, frozen=True, kw_only=True):
     kernels: Kernels = "fitted"
     host_kv_gib: HostGib = 0.0
     host_bandwidth: LinkBandwidth = 50e9
+
+    def __post_init__(self) -> None:
+        fill_usual(self, self.name, self.version, self.utilization)
 
 
 class Search(Record, frozen=True, kw_only=True):

@@ -22,7 +22,7 @@ from splitpoint.inputs.model import Model
 from splitpoint.inputs.startup import FigureName, Seen, Settings, StartupLog, parse
 from splitpoint.pricing.blocks import KvLayout, layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency, num_blocks
-from splitpoint.pricing.engines import default_utilization, resolved, rules
+from splitpoint.pricing.engines import resolved, rules
 from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import ladder
 from splitpoint.record import Record
@@ -159,7 +159,7 @@ def _known(log: StartupLog, model: Model | None, gpu: Gpu | None) -> _Known:
     if log.engine == "unknown":
         missing.append("the log names no engine that is known here")
     elif log.version is None:
-        missing.append(f"the version is not stated: the rules of {Engine().version} are used")
+        missing.append(f"the version is not stated: the rules of {_engine(log).version} are used")
     if model is None:
         named = log.settings.model
         missing.append(
@@ -221,11 +221,10 @@ def _engine(log: StartupLog) -> Engine:
     name: EngineName = "sglang" if log.engine == "sglang" else "vllm"
     cpu = log.device == "cpu"
     utilization = log.seen("utilization")
-    version = log.version or Engine().version
     return Engine(
         name=name,
-        version=version,
-        utilization=utilization.high if utilization else default_utilization(name, version),
+        version=log.version or "",
+        utilization=utilization.high if utilization else 0.0,
         kv_dtype=_dtype(settings.kv_dtype),
         state_dtype=_dtype(settings.state_dtype),
         block_size=settings.block_size or (CPU_BLOCK if cpu else None),

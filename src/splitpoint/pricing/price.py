@@ -29,7 +29,7 @@ from splitpoint.pricing.concurrency import (
     num_blocks,
     requests_held,
 )
-from splitpoint.pricing.engines import default_utilization, resolved
+from splitpoint.pricing.engines import resolved
 from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import SET_BY_USER, Ladder, Origin, RungName, ladder
 from splitpoint.record import Record
@@ -184,12 +184,12 @@ class Question(Record, frozen=True, kw_only=True):
             option = "--draft-model" if draft_model else "--draft-method"
             raise PlanError(option, "has nothing to draft", "give --drafts K")
         name = _word("--engine", engine, EngineName)
-        version = engine_version or Engine().version
-        taken = default_utilization(name, version) if utilization is None else utilization
+        if utilization == 0:
+            raise PlanError("--utilization", "0 is out of range", "above 0, up to 1")
         settings = Engine(
             name=name,
-            version=version,
-            utilization=taken,
+            version=engine_version or "",
+            utilization=utilization or 0.0,
             kv_dtype=_word("--kv-dtype", kv_dtype, KvDtype),
             state_dtype=_word("--state-dtype", state_dtype, KvDtype),
             drafts=drafts,
@@ -558,10 +558,8 @@ def _ladder_warnings(rungs: Ladder) -> list[str]:
         )
     assumed = [rung.name for rung in rungs.rungs if rung.origin == "assumed" and rung.bytes]
     if assumed and rungs["kv"].source != SET_BY_USER:
-        words.append(
-            f"the pool rests on estimates of {', '.join(assumed)} "
-            f"(together off by up to {gib(rungs.band)})"
-        )
+        off = f" (together off by up to {gib(rungs.band)})" if rungs.band else ""
+        words.append(f"the pool rests on estimates of {', '.join(assumed)}{off}")
     return words
 
 

@@ -337,7 +337,9 @@ def _mxfp4_width(engine: Engine, gpu: Gpu | None) -> int:
 
 
 def _version(engine: Engine) -> tuple[int, int]:
-    """Major and minor version; what is not a number counts as newest."""
+    """vLLM's major and minor version; another engine, and what is no number, count as newest."""
+    if engine.name != "vllm":
+        return (10**6, 0)
     parts = engine.version.split(".")[:2]
     if len(parts) < 2 or not all(part.isdecimal() for part in parts):
         return (10**6, 0)

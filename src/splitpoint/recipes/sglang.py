@@ -26,7 +26,6 @@ ROUTER = "sglang-router"
 
 # Versions whose parsers were read, and the first among them that takes a spelling.
 OLDEST = Version(0, 5, 10)
-NEWEST = Version(0, 5, 23)
 DECODE_GRAPHS = Version(0, 5, 14)  # --cuda-graph-*-decode for --cuda-graph-*
 CONTEXT_RANKS = Version(0, 5, 16)  # --dcp-size
 NVFP4 = Version(0, 5, 16)
@@ -358,8 +357,6 @@ def told(made: Serving) -> Told:
     """What the README says of SGLang."""
     pools = made.deployment.pools
     version = pools[0].engine.version
-    if version_of(pools[0].engine) >= (0, 6):
-        version = ".".join(str(part) for part in NEWEST)
     transfer = ", and `nixl` for the KV transfer" if made.deployment.split else ""
     return Told(
         engine=f"SGLang {version}",

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from splitpoint.errors import OutsideError, PlanError
 from splitpoint.inputs import facts, files
-from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.inputs.engine import USUAL_VERSIONS, Engine, EngineName
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype
 from splitpoint.record import Record
@@ -361,11 +361,9 @@ def _kept(wanted: Wanted) -> Path:
 
 
 def _stated(engine: Engine) -> str:
-    """The engine's version, where a plan states it: the default is one of vLLM's."""
-    default = Engine()
-    return (
-        engine.version if engine.name == default.name or engine.version != default.version else ""
-    )
+    """The engine's version, where a plan states it, or vLLM's usual one."""
+    usual = engine.version == USUAL_VERSIONS[engine.name]
+    return "" if usual and engine.name != "vllm" else engine.version
 
 
 def _covering(length: int | None) -> int:

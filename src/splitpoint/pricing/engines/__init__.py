@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.drafter import draft_layers, method_of
-from splitpoint.inputs.engine import Engine, EngineName
+from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.pricing.engines import sglang, trtllm, vllm
@@ -24,7 +24,6 @@ class _Module(Protocol):
     def resolved(
         self, engine: Engine, gpu: Gpu | None, topology: Topology, model: Model
     ) -> Engine: ...
-    def default_utilization(self, version: str) -> float: ...
     def rules(self, engine: Engine, topology: Topology) -> Rules: ...
     def capture_sizes(self, engine: Engine) -> tuple[int, ...]: ...
     def decode_sizes(self, engine: Engine) -> tuple[int, ...]: ...
@@ -48,11 +47,6 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
 def rules(engine: Engine, topology: Topology) -> Rules:
     """The engine's memory rules for its version and settings."""
     return _module(engine).rules(engine, topology)
-
-
-def default_utilization(name: EngineName, version: str) -> float:
-    """The memory fraction that an engine takes when none is given."""
-    return _module(Engine(name=name, version=version)).default_utilization(version)
 
 
 def capture_sizes(engine: Engine) -> tuple[int, ...]:

@@ -51,11 +51,6 @@ def limited(engine: Engine, hbm: int, topology: Topology) -> Engine:
     )
 
 
-def default_utilization(version: str) -> float:
-    """SGLang's mem_fraction_static, which varies by GPU and tp around this (assumed)."""
-    return 0.88
-
-
 def rules(engine: Engine, topology: Topology) -> Rules:
     """SGLang's memory rules for these settings."""
     return Rules(

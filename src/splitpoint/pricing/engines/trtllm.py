@@ -38,11 +38,6 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
     )
 
 
-def default_utilization(version: str) -> float:
-    """TensorRT-LLM's free_gpu_memory_fraction (published, 1.0)."""
-    return 0.9
-
-
 def rules(engine: Engine, topology: Topology) -> Rules:
     """TensorRT-LLM's memory rules for these settings."""
     return Rules(

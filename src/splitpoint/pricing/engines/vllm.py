@@ -80,11 +80,6 @@ def second_runner(engine: Engine, model: Model) -> bool:
     return version >= SECOND_RUNNER[0 if plain else 1]
 
 
-def default_utilization(version: str) -> float:
-    """vLLM's gpu_memory_utilization (config/cache.py of the versions above)."""
-    return 0.92 if version_of(Engine(version=version)) >= (0, 20) else 0.9
-
-
 def rules(engine: Engine, topology: Topology) -> Rules:
     """vLLM's memory rules for this version and these settings."""
     version = version_of(engine)
