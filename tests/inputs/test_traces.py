@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,6 +99,20 @@ def test_a_mooncake_file_keeps_seconds_lengths_and_prefixes(file: File) -> None:
     assert len({*ids_of(trace, 0), *ids_of(trace, 1), *ids_of(trace, 2)}) == 6
     assert trace.name == "trace"
     assert not trace.closed
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="named pipes of POSIX")
+def test_a_pipe_is_read_by_the_name_of_its_format_only(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.jsonl"
+    os.mkfifo(pipe)
+    # Nobody writes: to look at its first line would wait for ever.
+    with pytest.raises(PlanError, match="is a pipe, which is read once"):
+        traces.read(pipe)
+    line = '{"timestamp": 0, "input_length": 100, "output_length": 10, "hash_ids": [1]}\n'
+    writer = threading.Thread(target=pipe.write_text, args=(line,))
+    writer.start()
+    assert len(traces.read(pipe, "mooncake")) == 1
+    writer.join()
 
 
 def test_a_mooncake_request_that_extends_another_is_its_next_turn(file: File) -> None:

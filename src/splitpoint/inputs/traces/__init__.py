@@ -30,6 +30,10 @@ def read(
     `sessions` "none": do not derive sessions where a format has none.
     """
     path = Path(path)
+    if format is None and path.is_fifo():
+        # To look at its first lines would be to lose them; without a writer it would never end.
+        what = "is a pipe, which is read once: its format cannot be seen beforehand"
+        raise PlanError(str(path), what, f"name it, one of {', '.join(FORMATS)}, or give a file")
     chosen = format_of(path) if format is None else named(format)
     if path.is_dir() and chosen != "weka":
         raise PlanError(str(path), "is a folder", "one file, or a folder of WEKA sessions")
