@@ -29,11 +29,13 @@ def picos(seconds: float) -> int:
 
 @dataclass(eq=False)
 class Column:
-    """The blocks (one per full group) of one named block of a prefix."""
+    """The blocks (one per full group, or per window group) of one named block of a prefix, and the
+    copies of those who computed it while it was cached."""
 
     key: tuple[int, ...]
     blocks: list[Block]
     refs: int = 0
+    copies: list[list[Block]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -96,6 +98,13 @@ class Seat:
     gone: bool = False
     reloaded: int = 0
     promised: int = 0
+    # Named columns of its window groups, the columns that were hits, those up to which it holds
+    # copies, those that it has looked at, and the ends of the tails that it names.
+    windows: dict[int, Column] = field(default_factory=dict)
+    hit: int = 0
+    copied: int = 0
+    looked: int = 0
+    ends: tuple[int, ...] = ()
     # In a pipeline: the batch that brings its next token, the slot that it decodes in, and the
     # first step that it may decode in again.
     flight: Flight | None = None
@@ -165,7 +174,7 @@ class Rank:
         return (
             self.usable - len(self.queue),
             sum(b.column is not None for b in self.queue),
-            len({b for s in self.held for b in s.loose + [b for c in s.columns for b in c.blocks]}),
+            len({b for s in self.held for b in s.loose + [b for c in named(s) for b in c.blocks]}),
             len(self.running),
             len(self.waiting),
         )
@@ -183,34 +192,128 @@ class Rank:
                 total += min(columns, math.ceil((group.window - 1 + new) / block) + 1)
         return total
 
+    @property
+    def width(self) -> int:
+        """Blocks of a window column."""
+        return len(self.spec.groups) - self.full
+
+    @property
+    def tail(self) -> int:
+        """Columns that a hit needs in window groups; 0 where it needs none."""
+        spec = self.spec
+        other = spec.reserve is not None or spec.host_blocks or not spec.prefix_caching
+        if other or not spec.tails or {g.kind for g in spec.groups} != {"full", "window"}:
+            return 0
+        if len({g.window for g in spec.groups if g.kind == "window"}) > 1:
+            return 0
+        return math.ceil((self.window - 1) / spec.block_tokens)
+
+    @property
+    def window(self) -> int:
+        return max(g.window for g in self.spec.groups if g.kind == "window")
+
+    def behind(self, computed: int) -> int:
+        """Columns that no window reaches any more."""
+        return max(0, computed - self.window + 1) // self.spec.block_tokens
+
     def take(self, count: int) -> list[Block]:
         taken = []
         for _ in range(count):
             block = self.queue.pop(0)
             if block.column is not None:
                 column = block.column
-                del self.cache[column.key]
                 for other in column.blocks:
                     other.column = None
+                if column.copies:
+                    self.be(column, column.copies.pop())
+                    column.refs = 1
+                else:
+                    del self.cache[column.key]
             taken.append(block)
         return taken
 
-    def resize(self, seat: Seat, total: int) -> None:
-        """Give a seat `total` blocks in all, or take the surplus away."""
-        have = len(seat.columns) * self.full + len(seat.loose)
-        if total >= have:
-            seat.loose += self.take(total - have)
-        else:
-            for _ in range(have - total):
-                self.queue.append(seat.loose.pop())
+    @staticmethod
+    def be(column: Column, blocks: list[Block]) -> None:
+        column.blocks = blocks
+        for block in blocks:
+            block.column = column
 
-    def release(self, seat: Seat) -> None:
-        self.queue += seat.loose
-        seat.loose = []
-        for column in reversed(seat.columns):
+    def nameless(self, blocks: list[Block]) -> None:
+        """Blocks without a name come back: first in line where window groups keep tails."""
+        if self.tail:
+            self.queue[:0] = blocks
+        else:
+            self.queue += blocks
+
+    def leave(self, column: Column, copied: bool) -> None:
+        """A holder less. Its copy, if it has one, is freed; if nobody holds what was there first,
+        that one is forgotten and the copy stays."""
+        if not copied or not column.copies:
             column.refs -= 1
             if column.refs == 0:
                 self.queue += column.blocks
+            return
+        copy = column.copies.pop()
+        if column.refs == 0:
+            for block in column.blocks:
+                block.column = None
+            self.be(column, copy)
+        self.queue += copy
+
+    def slide(self, seat: Seat, low: int) -> None:
+        """Give back the named window columns before column `low`, last first."""
+        for j in sorted(seat.windows, reverse=True):
+            if j < low:
+                self.leave(seat.windows.pop(j), seat.hit <= j < seat.copied)
+        seat.looked = max(seat.looked, low)
+
+    def name_tails(self, seat: Seat, source: Request, count: int) -> None:
+        for j in range(max(seat.looked, seat.hit), count):
+            if not any(end - self.tail <= j < end for end in seat.ends):
+                continue
+            own, seat.loose = seat.loose[: self.width], seat.loose[self.width :]
+            key = (-1, *key_of(source, j, self.spec.block_tokens))
+            if key in self.cache:
+                self.cache[key].copies.append(own)
+            else:
+                self.cache[key] = Column(key, [], 1)
+                self.be(self.cache[key], own)
+            seat.windows[j] = self.cache[key]
+        seat.looked = max(seat.looked, count)
+
+    def resumable(self, request: Request, most: int) -> int:
+        """The longest start of a prompt whose tail window groups have."""
+        found = 0
+        for j in reversed(range(most)):
+            key = (-1, *key_of(request, j, self.spec.block_tokens))
+            found = found + 1 if key in self.cache else 0
+            if found == self.tail:
+                return j + found
+        return found
+
+    def resize(self, seat: Seat, total: int) -> None:
+        """Give a seat `total` blocks in all, or take the surplus away."""
+        have = self.blocks_of(seat)
+        if total >= have:
+            seat.loose += self.take(total - have)
+        else:
+            self.nameless([seat.loose.pop() for _ in range(have - total)])
+
+    def blocks_of(self, seat: Seat) -> int:
+        return len(seat.columns) * self.full + len(seat.windows) * self.width + len(seat.loose)
+
+    def release(self, seat: Seat) -> None:
+        if self.tail:
+            self.slide(seat, 1 + max(seat.windows, default=-1))
+            # Full blocks have names in vLLM, whether anybody will ask for them or not.
+            block = self.spec.block_tokens
+            filled = self.full * max(0, seat.in_cache() // block - len(seat.columns))
+            self.nameless(seat.loose[filled:])
+            del seat.loose[filled:]
+        self.queue += seat.loose
+        seat.loose = []
+        for j, column in reversed(list(enumerate(seat.columns))):
+            self.leave(column, seat.hit <= j < seat.copied)
         seat.columns = []
 
     def hold(self, column: Column) -> None:
@@ -225,6 +328,8 @@ class Rank:
             return
         block = self.spec.block_tokens
         fresh = False
+        if self.tail:
+            self.name_tails(seat, source, tokens // block)
         for j in range(len(seat.columns), tokens // block):
             key = key_of(source, j, block)
             own, seat.loose = seat.loose[: self.full], seat.loose[self.full :]
@@ -234,6 +339,9 @@ class Rank:
                 for b in own:
                     b.column = column
                 self.cache[key] = column
+            elif self.tail:
+                column.copies.append(own)
+                seat.copied = j + 1
             else:
                 self.hold(column)
                 self.queue += own
@@ -241,6 +349,12 @@ class Rank:
             fresh = True
         if fresh:
             self.copy_to_host([key_of(source, j, block) for j in range(len(seat.columns))])
+
+    def name_before_going(self, seat: Seat, tokens: int) -> None:
+        """Name what a seat has, and of its windows what they reach."""
+        if self.tail:
+            self.slide(seat, self.behind(seat.in_cache()))
+        self.name_blocks(seat, seat.request.told, tokens)
 
     def copy_to_host(self, keys: list[tuple[int, ...]]) -> None:
         """Copy what the host lacks of a run of blocks, if there is room once the run's own blocks
@@ -283,7 +397,10 @@ class Rank:
     def hits(self, request: Request, target: int) -> int:
         if not self.spec.prefix_caching or self.full == 0:
             return 0
-        return max(0, self.cached(request, self.most_hits(request, target)) - self.hybrid)
+        found = self.cached(request, self.most_hits(request, target))
+        if self.tail:
+            return self.resumable(request, found)
+        return max(0, found - self.hybrid)
 
     def hits_on_host(self, seat: Seat) -> int:
         """Blocks that host memory has beyond the pool's."""
@@ -293,15 +410,36 @@ class Rank:
         most = self.most_hits(told, seat.target)
         return max(0, self.on_host(told, most) - self.hybrid - self.cached(told, most))
 
-    def seat_hits(self, seat: Seat, count: int) -> None:
+    def seat_hits(self, seat: Seat, count: int, computed: int = 0) -> None:
+        """Take the first `count` columns; of windows those that `computed` tokens reach back to."""
+        if self.tail:
+            told, block = seat.request.told, self.spec.block_tokens
+            reach = self.cached(told, self.most_hits(told, seat.target or seat.request.isl))
+            seat.ends = ((seat.request.isl - 1) // block, reach if reach > count else 0)
+            seat.hit = count
+            seat.copied = 0
+            seat.looked = self.behind(computed)
+            for j in self.reached(count, computed):
+                column = self.cache[(-1, *key_of(told, j, block))]
+                self.hold(column)
+                seat.windows[j] = column
         for j in range(count):
             column = self.cache[key_of(seat.request.told, j, self.spec.block_tokens)]
             self.hold(column)
             seat.columns.append(column)
 
-    def free_after_hits(self, request: Request, count: int) -> int:
+    def reached(self, count: int, computed: int) -> range:
+        """The window columns among `count` hits that `computed` tokens reach back to."""
+        return range(max(self.behind(computed), count - self.tail), count)
+
+    def free_after_hits(self, request: Request, count: int, computed: int = 0) -> int:
         """Free blocks that would be left if the first `count` hits were held."""
         free = len(self.queue)
+        if self.tail:
+            for j in self.reached(count, computed):
+                key = (-1, *key_of(request, j, self.spec.block_tokens))
+                if self.cache[key].refs == 0:
+                    free -= self.width
         for j in range(count):
             if self.cache[key_of(request, j, self.spec.block_tokens)].refs == 0:
                 free -= self.full
@@ -338,6 +476,11 @@ class Engine:
     end: int = 0
     lasts: int = -1
     looks: bool = False
+
+
+def named(seat: Seat) -> list[Column]:
+    """All named columns of a seat."""
+    return [*seat.columns, *seat.windows.values()]
 
 
 def stepping(rank: Rank) -> list[Seat]:
@@ -723,7 +866,7 @@ class Oracle:
         r, rank = seat.request, seat.rank
         rank.running.remove(seat)
         rank.shut = False
-        rank.name_blocks(seat, r.told, min(r.isl + r.osl - 1, covered(r.told)))
+        rank.name_before_going(seat, min(r.isl + r.osl - 1, covered(r.told)))
         rank.release(seat)
         rank.expect(seat, 0, 0)
         rank.load -= 1
@@ -761,7 +904,7 @@ class Oracle:
                 rank.shut = rank.shut and places is not rank.running
         if seat.state in ("filling", "decoding", "ending"):
             told = seat.request.told
-            rank.name_blocks(seat, told, min(seat.in_cache(), covered(told)))
+            rank.name_before_going(seat, min(seat.in_cache(), covered(told)))
         rank.release(seat)
         seat.promised = 0
         rank.expect(seat, 0, 0)
@@ -976,6 +1119,8 @@ class Oracle:
         for seat in list(rank.running):
             if seat.state == "decoding" and seat in decoding_in(rank):
                 tokens = seat.request.isl + seat.tokens() + 2 * k
+                if rank.tail:
+                    rank.slide(seat, rank.behind(seat.request.isl + seat.tokens() - 1))
                 if not self.grow(rank, seat, rank.held_blocks(tokens, 1 + k)):
                     break
         budget = spec.token_budget - len(decoding_in(rank)) * (1 + k)
@@ -1047,7 +1192,7 @@ class Oracle:
 
     @staticmethod
     def blocks_of(seat: Seat) -> int:
-        return len(seat.columns) * seat.rank.full + len(seat.loose)
+        return seat.rank.blocks_of(seat)
 
     def outputs(self, rank: Rank, new: Seat) -> int:
         """Blocks to keep for outputs: all of those whose prompts this step completes, a share of
@@ -1168,6 +1313,8 @@ class Oracle:
                 if chunk == 0:
                     continue
                 total = rank.held_blocks(seat.computed + chunk + rank.drafts, chunk)
+                if rank.tail:
+                    rank.slide(seat, rank.behind(seat.computed))
                 if not self.grow(rank, seat, total):
                     break
                 seat.chunk = chunk
@@ -1183,7 +1330,7 @@ class Oracle:
         rank.name_blocks(seat, seat.request, min(tokens, covered(seat.request)))
 
     def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
-        have = len(seat.columns) * rank.full + len(seat.loose)
+        have = rank.blocks_of(seat)
         while total - have > len(rank.queue):
             # One whose last token is on its way keeps its blocks.
             victim = [s for s in rank.running if s.state != "ending"][-1]
@@ -1199,7 +1346,7 @@ class Oracle:
         rank.shut = False
         # vLLM will find all of it that is still cached, SGLang the prompt.
         found = min(seat.in_cache(), seat.request.isl if rank.spec.reserve else NEVER)
-        rank.name_blocks(seat, seat.request.told, found)
+        rank.name_before_going(seat, found)
         rank.release(seat)
         seat.got = min(seat.tokens(), seat.request.osl)
         seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
@@ -1291,7 +1438,20 @@ class Oracle:
         first = rank.held_blocks(seat.computed + chunk + k, chunk)
         whole = rank.held_blocks(seat.target + k, max(spec.in_flight, spec.token_budget))
         need = max(first, whole) - (have or hits * rank.full)
-        free = len(rank.queue) if have else rank.free_after_hits(r.told, hits)
+        if rank.tail:
+            # vLLM takes all hits off what a window holds, not those alone that it reaches.
+            block = spec.block_tokens
+            columns = math.ceil((seat.target + k) / block)
+            new = max(spec.in_flight, spec.token_budget)
+            for group in spec.groups:
+                if group.kind == "window":
+                    most = math.ceil((group.window - 1 + new) / block) + 1
+                    whole -= min(hits, columns, most)
+            first_need = first - len(rank.reached(hits, seat.computed)) * rank.width
+            need = max(first_need, whole) - hits * rank.full
+        free = len(rank.queue)
+        if not have:
+            free = rank.free_after_hits(r.told, hits, seat.computed)
         fits = need <= free
         if fits and spec.reserve is not None and rank.running and not have:
             # SGLang: what is asked must be less than what is there.
@@ -1304,7 +1464,7 @@ class Oracle:
         rank.running.append(seat)
         seat.state = "filling"
         if not have:
-            rank.seat_hits(seat, hits)
+            rank.seat_hits(seat, hits, seat.computed)
         rank.resize(seat, first)
         seat.chunk = chunk
         seat.promised = 0
@@ -1391,7 +1551,9 @@ class Oracle:
     def trim(self, seat: Seat, tokens: int) -> None:
         """Give back what window groups held for a chunk and a decode step does not need."""
         rank = seat.rank
-        have = len(seat.columns) * rank.full + len(seat.loose)
+        if rank.tail:
+            rank.slide(seat, rank.behind(tokens - rank.drafts))
+        have = rank.blocks_of(seat)
         rank.resize(seat, min(have, rank.held_blocks(tokens, 1 + rank.drafts)))
 
     # Host memory ------------------------------------------------------------------------------
@@ -1473,10 +1635,12 @@ class Oracle:
         hits = rank.hits(r, r.isl)
         blocks = rank.held_blocks(r.isl + rank.drafts, 1 + rank.drafts)
         need = blocks - hits * rank.full
-        if need + self.remote_room(rank, r) > rank.free_after_hits(r, hits):
+        if rank.tail:
+            need -= len(rank.reached(hits, r.isl)) * rank.width
+        if need + self.remote_room(rank, r) > rank.free_after_hits(r, hits, r.isl):
             return False
         rank.waiting.remove(seat)
-        rank.seat_hits(seat, hits)
+        rank.seat_hits(seat, hits, r.isl)
         rank.resize(seat, blocks)
         seat.state = "pulling"
         if rank.spec.prefix_caching:

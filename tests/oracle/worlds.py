@@ -189,6 +189,38 @@ def case(random: Random) -> tuple[World, Trace]:
     return replace(made, pools=pools), requests
 
 
+def windowed(random: Random) -> tuple[World, Trace]:
+    """Prompts that return to pools of full and window groups that keep tails, most of them full."""
+    make = random.choice([returning, returning, trace])
+    requests = make(random)
+    if random.random() < 0.3:
+        made, requests = crowded(random)
+    else:
+        made = world(random)
+    block = made.pools[0].block_tokens
+    full = Group(kind="full", layers=1)
+    window = Group(kind="window", layers=1, window=random.choice([5, random.randint(1, 40)]))
+    layout = (*[window] * random.choice([1, 1, 2, 4]), *[full] * random.choice([1, 1, 2]))
+    longest = int((requests.isl + requests.osl).max()) // block + 2
+    pools = []
+    for pool in made.pools:
+        new = max(pool.in_flight, pool.token_budget)
+        each = [-(-(g.window - 1 + new) // block) + 1 if g.window else longest for g in layout]
+        least = sum(min(longest, columns) for columns in each)
+        pools.append(
+            replace(
+                pool,
+                groups=layout,
+                kv_blocks=int(random.choice([1.0, 1.5, 2.0, 5.0]) * least) + 2,
+                prefix_caching=True,
+                reserve=None,
+                host_blocks=0,
+                tails=True,
+            )
+        )
+    return replace(made, pools=tuple(pools)), requests
+
+
 def crowded(random: Random) -> tuple[World, Trace]:
     """Short prompts and long outputs in pools that hold two or three of them at their ends."""
     made = world(random)

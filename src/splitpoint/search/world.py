@@ -158,6 +158,7 @@ def _reserve(engine: Engine, dp: int) -> Reserve:
 
 def _pool(pool: Pool, ready: Instance) -> PoolSpec:
     engine, layout = ready.engine, ready.holding.layout
+    rule = rules(engine, ready.topology)
     assert engine.max_seqs is not None and engine.batched_tokens is not None
     sglang = engine.name == "sglang"
     return PoolSpec(
@@ -176,7 +177,7 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         curve=ready.curve,
         acceptance=ready.acceptance,
         gpus=ready.topology.gpus,
-        batches_in_flight=2 if rules(engine, ready.topology).overlapped else 1,
+        batches_in_flight=2 if rule.overlapped else 1,
         host_blocks=int(engine.host_kv_gib * GIB / ready.topology.rank_gpus) // layout.block_bytes,
         host_bandwidth=engine.host_bandwidth,
         block_bytes=layout.block_bytes,
@@ -186,4 +187,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         # `follow_bootstrap_room`, what `round_robin` means there too (server_args.py of 0.5.8; its
         # default since); rooms are random in its routers and in Dynamo's handlers.
         by_room=sglang and pool.role == "prefill",
+        tails=rule.tails,
     )

@@ -7,7 +7,7 @@ computed again), and nothing admitted in a step that preempted.
 
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
-from splitpoint.sim.blocks import held, take
+from splitpoint.sim.blocks import ceil_div, give_nameless, held, take
 from splitpoint.sim.handoff import enqueue_remote
 from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
 from splitpoint.sim.life import finish
@@ -39,8 +39,11 @@ from splitpoint.sim.seats import (
     leave_park,
     leave_queue,
     leave_seat,
+    name_before_going,
     promise,
     request_of,
+    slide_decoder,
+    slide_decoders,
     stop_decoding,
 )
 from splitpoint.sim.state import (
@@ -54,6 +57,14 @@ from splitpoint.sim.state import (
     REMOTE,
     WAITING,
     Sim,
+)
+from splitpoint.sim.tails import (
+    behind,
+    expect_tails,
+    hold_tail,
+    idle_tail,
+    kept_in_all,
+    slide,
 )
 
 
@@ -147,16 +158,23 @@ def _grow_or_preempt(s: Sim, r: int) -> None:
     step = rank.steps
     blocks = growth(s, r, step, 1)
     if blocks <= rank.free:
+        slide_decoders(s, r, step, 1)
         if blocks > 0:
             take(s, r, blocks)
         rank.granted = 1
         return
+    pool = s.pools[rank.pool]
     ticket = s.places.head[LISTS * r + RUNNING]
     while ticket >= 0:
         if decodes_here(s, ticket):
             blocks = decoder_blocks(s, ticket, step) - decoder_blocks(s, ticket, step - 1)
+            if pool.tail > 0:
+                s.tails[ticket].owed = slide_decoder(s, ticket, step)
+                blocks += pool.windows * s.tails[ticket].owed
             if not _make_room(s, r, ticket, blocks):
                 break
+            if pool.tail > 0:
+                s.tails[ticket].owed = 0
             if blocks > 0:
                 take(s, r, blocks)
         ticket = s.places.next[ticket]
@@ -202,7 +220,7 @@ def _preempt(s: Sim, ticket: int) -> None:
             tokens = min(tokens, s.requests[q].isl)
         source = told_by(s, q)
         own_names(s, r, source, tokens // pool.block)
-        name_blocks(s, ticket, source, tokens // pool.block)
+        name_before_going(s, ticket, source, tokens // pool.block)
     free_blocks(s, ticket, blocks)
     t.state = PARKED if parks else WAITING
     t.chunk = 0
@@ -252,8 +270,7 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     if blocks > 0:
         take(s, t.rank, blocks)
     elif blocks < 0:
-        rank.free -= blocks
-        rank.tail -= blocks
+        give_nameless(s, t.rank, -blocks)
     t.blocks += blocks
     t.chunk = chunk
     rank.dirty = 1
@@ -279,6 +296,10 @@ def _continue_prefills(s: Sim, r: int, budget: int) -> int:
         chunk = chunk_of(pool, t.computed, t.target, budget)
         if chunk > 0:
             tokens = t.computed + chunk
+            if pool.tail > 0:
+                source = told_by(s, request_of(s, ticket))
+                passed = slide(s, ticket, source, behind(s, r, t.computed))
+                t.blocks -= pool.windows * passed
             blocks = held(pool, s.windows, tokens + pool.drafts, chunk) - t.blocks
             if not _make_room(s, r, ticket, blocks):
                 break
@@ -437,28 +458,69 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     whole = held(pool, s.windows, t.target + pool.drafts, pool.in_flight)
     first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
     need = max(whole, first) - pool.full * found
+    if pool.tail > 0:
+        whole -= _counted(s, r, t.target + pool.drafts, found)
+        need = max(whole, first - pool.windows * min(pool.tail, found)) - pool.full * found
     if pool.reserving == 1 and rank.running > 0:
         # One more, because SGLang admits what is less than it has, not what is as much.
         need += reserved(s, r, ticket) + 1
-    if not _fits(s, r, source, found, need):
+    if not _fits(s, r, source, found, need, 0):
         # SGLang looks at its queue again when a running request has gone; not while prefilling.
         rank.shut = pool.reserving == 1 and pool.role != PREFILL and rank.running > 0
         return 0
     leave_queue(s, ticket)
-    hold(s, ticket, source, found)
-    t.blocks = pool.full * found
+    t.blocks = _take_hits(s, ticket, source, t.target, found, computed)
     _begin(s, ticket, computed, chunk, first, now)
     return chunk
 
 
 @kernel
-def _fits(s: Sim, r: int, q: int, found: int, need: int) -> bool:
-    """Whether `need` blocks are free on rank `r` once a request has taken its `found` hits."""
+def _counted(s: Sim, r: int, tokens: int, found: int) -> int:
+    """Blocks of window groups that admission asks for too few where `found` columns are hits: vLLM
+    takes all of them off what a window holds, not those alone that it still reaches
+    (`get_num_blocks_to_allocate`)."""
+    pool = s.pools[s.ranks[r].pool]
+    columns = ceil_div(tokens, pool.block)
+    counted = 0
+    for i in range(pool.window_at, pool.window_at + pool.windows):
+        most = ceil_div(s.windows[i] - 1 + pool.in_flight, pool.block) + 1
+        counted += min(found, columns, most)
+    return counted
+
+
+@kernel
+def _take_hits(s: Sim, ticket: int, source: int, target: int, found: int, tokens: int) -> int:
+    """A request that needs `target` tokens, of which `tokens` are there or will come, takes its
+    `found` hits; the blocks that it so has."""
+    t = s.tickets[ticket]
+    r = t.rank
+    pool = s.pools[s.ranks[r].pool]
+    blocks = pool.full * found
+    if pool.tail > 0:
+        low = behind(s, r, tokens)
+        reach = matched(s, r, source, reusable(s, r, source, target))
+        ends = (s.requests[request_of(s, ticket)].isl - 1) // pool.block
+        expect_tails(s, ticket, ends, reach if reach > found else 0)
+        hold_tail(s, ticket, source, found, low)
+        blocks += pool.windows * kept_in_all(s, ticket)
+    hold(s, ticket, source, found)
+    return int(blocks)
+
+
+@kernel
+def _fits(s: Sim, r: int, q: int, found: int, need: int, low: int) -> bool:
+    """Whether `need` blocks are free on rank `r` once a request has taken its `found` hits, those
+    of window groups from column `low` on."""
     rank = s.ranks[r]
     if need > rank.free:
         return False
-    full = s.pools[rank.pool].full
-    return bool(found == 0 or need + full * idle_hits(s, r, q, found) <= rank.free)
+    if found == 0:
+        return True
+    pool = s.pools[rank.pool]
+    need += pool.full * idle_hits(s, r, q, found)
+    if pool.tail > 0:
+        need += pool.windows * idle_tail(s, r, q, found, low)
+    return bool(need <= rank.free)
 
 
 @kernel
@@ -512,7 +574,7 @@ def _reload(s: Sim, r: int, ticket: int, count: int, now: int) -> int:
     if on_its_way(s, r, source, found, found + count):
         return -1
     whole = held(pool, s.windows, t.target + pool.drafts, pool.in_flight)
-    if not _fits(s, r, source, found, whole - pool.full * found + rank.promised):
+    if not _fits(s, r, source, found, whole - pool.full * found + rank.promised, 0):
         return 0
     leave_queue(s, ticket)
     hold(s, ticket, source, found)
@@ -537,14 +599,18 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     found = hits(s, r, q, isl)
     blocks = held(pool, s.windows, isl + pool.drafts, 1 + pool.drafts)
     need = blocks - pool.full * found
+    low = 0
+    if pool.tail > 0:
+        low = behind(s, r, isl)
+        need -= pool.windows * max(0, found - max(low, found - pool.tail))
     spare = remote_room(s, r, ticket) if pool.reserving == 1 else 0
-    if not _fits(s, r, q, found, need + spare):
+    if not _fits(s, r, q, found, need + spare, low):
         # What is kept for the end of one request falls with every token of the others.
         least = pool.remote_reserve * (rank.running + rank.inbound + 1)
-        rank.easing = pool.reserving == 1 and _fits(s, r, q, found, need + least)
+        rank.easing = pool.reserving == 1 and _fits(s, r, q, found, need + least, low)
         return False
     leave_queue(s, ticket)
-    hold(s, ticket, q, found)
+    _take_hits(s, ticket, q, isl, found, isl)
     take(s, r, need)
     t.blocks = blocks
     t.state = PULLING

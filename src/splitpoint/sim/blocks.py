@@ -8,7 +8,7 @@ among anonymous ones. Queue items are whole segments, their last block first: ea
 from splitpoint.inputs.trace import Longs
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
-from splitpoint.sim.segments import drop_segment, join_parent
+from splitpoint.sim.segments import drop_segment, join_parent, split, width
 from splitpoint.sim.state import Sim
 
 
@@ -40,10 +40,22 @@ def give(s: Sim, r: int, count: int) -> None:
 
 
 @kernel
+def give_nameless(s: Sim, r: int, count: int) -> None:
+    """Return `count` blocks that had no name: to the front of the queue in a pool that keeps tails,
+    as vLLM does (`BlockPool.free_blocks`); elsewhere they wait their turn."""
+    rank = s.ranks[r]
+    first = s.idle.head[r]
+    if s.pools[rank.pool].tail == 0 or first < 0:
+        give(s, r, count)
+        return
+    rank.free += count
+    s.segments[first].before += count
+
+
+@kernel
 def take(s: Sim, r: int, count: int) -> None:
     """Take `count` free blocks from the front of the queue, dropping the names they carry."""
     rank = s.ranks[r]
-    full = s.pools[rank.pool].full
     rank.free -= count
     while count > 0:
         first = s.idle.head[r]
@@ -54,10 +66,14 @@ def take(s: Sim, r: int, count: int) -> None:
         anonymous = min(segment.before, count)
         segment.before -= anonymous
         count -= anonymous
-        columns = min(ceil_div(count, full), segment.high - segment.low)
+        wide = width(s, r, first)
+        columns = min(ceil_div(count, wide), segment.high - segment.low)
+        rank.cached -= wide * columns
+        count -= wide * columns
+        if segment.copies > 1 and columns > 0:
+            _lose_first(s, r, first, columns)
+            continue
         segment.high -= columns
-        rank.cached -= full * columns
-        count -= full * columns
         if segment.high == segment.low:
             chain.unlink(s.idle, r, first)
             drop_segment(s, r, first)
@@ -71,6 +87,13 @@ def take(s: Sim, r: int, count: int) -> None:
 
 
 @kernel
+def _follows(s: Sim, segment: int, last: int) -> bool:
+    """Whether a segment goes on in another one, and nobody has copies of either."""
+    row = s.segments[last]
+    return bool(row.parent == segment and row.copies == 1 and s.segments[segment].copies == 1)
+
+
+@kernel
 def park(s: Sim, r: int, segment: int) -> None:
     """A segment that nobody holds any more joins the end of the queue.
 
@@ -79,16 +102,56 @@ def park(s: Sim, r: int, segment: int) -> None:
     """
     rank = s.ranks[r]
     row = s.segments[segment]
-    blocks = s.pools[rank.pool].full * (row.high - row.low)
+    blocks = width(s, r, segment) * (row.high - row.low)
     rank.free += blocks
     rank.cached += blocks
     last = s.idle.tail[r]
-    if rank.tail == 0 and last >= 0 and row.children == 1 and s.segments[last].parent == segment:
+    if rank.tail == 0 and last >= 0 and row.children == 1 and _follows(s, segment, last):
         join_parent(s, r, last)
         return
     row.before = rank.tail
     rank.tail = 0
     chain.append(s.idle, r, segment)
+
+
+@kernel
+def leave(s: Sim, r: int, segment: int, copied: bool) -> None:
+    """One holder less of a segment; of one who computed it while it was cached already, its copy.
+
+    vLLM keeps such copies. A request that hits takes what was there first, which may lie in the
+    queue while others hold copies; they count in `copies`, holders of the first in `refs`.
+    """
+    row = s.segments[segment]
+    if not copied or row.copies == 1:
+        row.refs -= 1
+        if row.refs == 0:
+            park(s, r, segment)
+        return
+    row.copies -= 1
+    blocks = width(s, r, segment) * (row.high - row.low)
+    if row.refs > 0:
+        give(s, r, blocks)
+        return
+    # The copy is the one to be found longer; the first one's place has blocks without a name.
+    claim(s, r, segment)
+    after = s.idle.next[segment]
+    if after < 0:
+        s.ranks[r].tail += blocks
+    else:
+        s.segments[after].before += blocks
+    s.ranks[r].free += blocks
+    park(s, r, segment)
+
+
+@kernel
+def _lose_first(s: Sim, r: int, segment: int, columns: int) -> None:
+    """The last `columns` of an idle segment are taken, and found in a copy from now on."""
+    row = s.segments[segment]
+    if columns < row.high - row.low:
+        split(s, r, segment, row.high - columns)
+    chain.unlink(s.idle, r, segment)
+    row.copies -= 1
+    row.refs = 1
 
 
 @kernel
@@ -102,6 +165,6 @@ def claim(s: Sim, r: int, segment: int) -> None:
     else:
         s.segments[after].before += row.before
     chain.unlink(s.idle, r, segment)
-    blocks = s.pools[rank.pool].full * (row.high - row.low)
+    blocks = width(s, r, segment) * (row.high - row.low)
     rank.free -= blocks
     rank.cached -= blocks

@@ -29,6 +29,7 @@ from splitpoint.sim.state import (
     REQUEST,
     RULES,
     SEGMENT,
+    TAIL,
     TICKET,
     UNFINISHED,
     Sim,
@@ -106,6 +107,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         ranks=every,
         requests=_request_rows(requests),
         tickets=_rows(TICKET, tickets + reloads),
+        tails=_rows(TAIL, tickets if pools.tail.any() else 0),
         segments=_rows(SEGMENT, room.segments),
         index=np.zeros(room.slots, np.int64),
         name_start=naming.start,
@@ -291,6 +293,21 @@ def _aligned(pool: PoolSpec) -> bool:
     return pool.prefix_caching and any(group.kind == "state" for group in pool.groups)
 
 
+def _keeps_tails(pool: PoolSpec) -> bool:
+    """Whether what its window groups keep decides about hits too: groups of one window that is more
+    than the token itself, with nothing but full groups beside them."""
+    windows = {group.window for group in pool.groups if group.kind == "window"}
+    return (
+        pool.tails
+        and pool.prefix_caching
+        and pool.reserve is None
+        and pool.host_blocks == 0
+        and {group.kind for group in pool.groups} == {"full", "window"}
+        and len(windows) == 1
+        and min(windows) > 1
+    )
+
+
 def _seats(pool: PoolSpec) -> int:
     """Sequences a step can hold: a decode takes 1 + drafts tokens of the budget."""
     return min(pool.max_seqs, pool.token_budget // (1 + pool.curve.drafts))
@@ -333,6 +350,9 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
         row.usable = max(0, pool.kv_blocks - 1)
         row.in_flight = max(pool.in_flight, pool.token_budget)
         row.windows = len(sliding)
+        if _keeps_tails(pool):
+            row.window = max(sliding)
+            row.tail = -(-(row.window - 1) // pool.block_tokens)
         reserve = pool.reserve
         if reserve is not None:
             row.reserving = 1
@@ -653,6 +673,9 @@ def _room(pools: Rows, ranks: Rows, nodes: int, id_tokens: int) -> _Room:
             pool.caching = 0
         pool.span = -(-id_tokens // pool.block)
         most = int(rank.free) // max(1, int(pool.full)) if pool.recalls else 0
+        if pool.tail:
+            # Every named block may stand alone: a column of a full group, or of a window group.
+            most = int(rank.free)
         width = 1 << (2 * most).bit_length()
         rank.segment_at = rank.segment_next = segments
         rank.index_at = slots

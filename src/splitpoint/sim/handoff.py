@@ -7,10 +7,11 @@ without room keeps the prefill side's memory (back-pressure).
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
 from splitpoint.sim.host import name_blocks
-from splitpoint.sim.prefix import pin
+from splitpoint.sim.prefix import pin, told_by
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, free_blocks
 from splitpoint.sim.state import FLOWED, HELD, LOADED, OUT, REMOTE, Sim
 from splitpoint.sim.steps import touch
+from splitpoint.sim.tails import kept_in_all, pin_tails
 
 
 @kernel
@@ -32,9 +33,12 @@ def hold_source(s: Sim, q: int, change: int) -> None:
     (-1); blocks shared by several such prefills count once."""
     t = s.tickets[q]
     rank = s.ranks[t.rank]
-    full = s.pools[rank.pool].full
+    pool = s.pools[rank.pool]
     columns = pin(s, q, change)
-    rank.held += change * (t.blocks - full * t.named) + full * columns
+    rank.held += change * (t.blocks - pool.full * t.named) + pool.full * columns
+    if pool.tail > 0:
+        turned = pin_tails(s, q, told_by(s, q), change)
+        rank.held += pool.windows * (turned - change * kept_in_all(s, q))
 
 
 @kernel

@@ -10,6 +10,7 @@ from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import take
 from splitpoint.sim.prefix import hold, idle_hits, matched, register, release
 from splitpoint.sim.state import Sim
+from splitpoint.sim.tails import name_tails
 
 
 @kernel
@@ -17,6 +18,8 @@ def name_blocks(s: Sim, ticket: int, source: int, count: int) -> None:
     """Name the blocks of a ticket up to block `count`, and copy to the host what it lacks of
     them, in place of what was used longest ago; nothing if reloads leave too little room."""
     t = s.tickets[ticket]
+    if s.pools[s.ranks[t.rank].pool].tail > 0:
+        name_tails(s, ticket, source, count)
     if count <= t.named:
         return
     register(s, ticket, source, count)

@@ -10,7 +10,16 @@ from splitpoint.sim.handoff import release_source
 from splitpoint.sim.host import end_reload, name_blocks
 from splitpoint.sim.prefix import hits, told_by
 from splitpoint.sim.router import PREFIX_AWARE, choose
-from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, expect, free_blocks, request_of
+from splitpoint.sim.seats import (
+    LISTS,
+    QUEUE,
+    READY,
+    drop,
+    expect,
+    free_blocks,
+    name_before_going,
+    request_of,
+)
 from splitpoint.sim.state import (
     COMING,
     DECODING,
@@ -125,7 +134,7 @@ def finish(s: Sim, q: int, ticket: int, now: int) -> None:
         source = told_by(s, q)
         request = s.requests[q]
         full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
-        name_blocks(s, ticket, source, full)
+        name_before_going(s, ticket, source, full)
     free_blocks(s, ticket, t.blocks)
     expect(s, ticket, 0, 0)
     rank.load -= 1

@@ -8,7 +8,6 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import rest_or_decode, schedule, schedule_prefills
-from splitpoint.sim.blocks import give, held
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.host import name_blocks
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
@@ -26,6 +25,7 @@ from splitpoint.sim.seats import (
     leave_decoders,
     leave_fresh,
     request_of,
+    trim,
     turn_to,
 )
 from splitpoint.sim.series import close, record
@@ -665,13 +665,9 @@ def _hand_over(s: Sim, q: int, now: int) -> None:
     """The prefill of request `q` is done: its rank holds the blocks until they are pulled."""
     t = s.tickets[q]
     rank = s.ranks[t.rank]
-    pool = s.pools[rank.pool]
     request = s.requests[q]
     empty_seat(s, t.rank)
-    keep = held(pool, s.windows, request.isl + pool.drafts, 1 + pool.drafts)
-    if t.blocks > keep:
-        give(s, t.rank, t.blocks - keep)
-        t.blocks = keep
+    trim(s, q, request.isl)
     hold_source(s, q, 1)
     rank.load -= 1
     rank.dirty = 1

@@ -5,9 +5,10 @@ are given back last first, so the cached blocks of a prompt are a leading run on
 """
 
 from splitpoint.native.kernel import kernel
-from splitpoint.sim.blocks import claim, give, park
+from splitpoint.sim.blocks import claim, give, leave
 from splitpoint.sim.segments import add_segment, find_segment, parting, split
 from splitpoint.sim.state import Sim
+from splitpoint.sim.tails import copied, resumable
 
 
 @kernel
@@ -30,12 +31,15 @@ def hits(s: Sim, r: int, source: int, target: int) -> int:
     """Blocks a request that needs `target` tokens gets from the cache of rank `r`.
 
     At least one token is left to compute; a hybrid also gives up the last full block, because
-    its state is kept at the block before.
+    its state is kept at the block before. Window groups that keep tails have a say too.
     """
     pool = s.pools[s.ranks[r].pool]
     if pool.recalls == 0:
         return 0
-    return int(max(0, matched(s, r, source, reusable(s, r, source, target)) - pool.hybrid))
+    found = matched(s, r, source, reusable(s, r, source, target))
+    if pool.tail > 0:
+        return resumable(s, r, source, found)
+    return int(max(0, found - pool.hybrid))
 
 
 @kernel
@@ -67,14 +71,14 @@ def own_names(s: Sim, r: int, source: int, count: int) -> None:
 
 @kernel
 def idle_hits(s: Sim, r: int, source: int, count: int) -> int:
-    """How many of the first `count` cached blocks nobody holds; they follow the held ones."""
-    held = 0
-    while held < count:
-        row = s.segments[find_segment(s, r, source, held)]
+    """How many of the first `count` cached blocks nobody holds."""
+    idle = at = 0
+    while at < count:
+        row = s.segments[find_segment(s, r, source, at)]
         if row.refs == 0:
-            break
-        held = row.high
-    return max(0, count - held)
+            idle += min(row.high, count) - at
+        at = row.high
+    return idle
 
 
 @kernel
@@ -103,19 +107,28 @@ def _share(s: Sim, ticket: int, segment: int, stop: int) -> None:
 def register(s: Sim, ticket: int, source: int, count: int) -> None:
     """Name the blocks of a ticket up to block `count`, which it holds without names.
 
-    Where the name is cached already, the ticket shares that block and gives its copy back.
+    Where the name is cached already, the ticket shares that block and gives its copy back; a pool
+    that keeps tails has many such blocks, and keeps the copies, as vLLM does.
     """
     t = s.tickets[ticket]
     r = t.rank
-    full = s.pools[s.ranks[r].pool].full
+    pool = s.pools[s.ranks[r].pool]
     while t.named < count:
         first = t.named
         segment = find_segment(s, r, source, first)
         if segment > 0:
             row = s.segments[segment]
             stop = parting(s, r, source, row.source, first, min(row.high, count))
-            _share(s, ticket, segment, stop)
-            give(s, r, full * (t.named - first))
+            if pool.tail > 0:
+                if stop < row.high:
+                    segment = split(s, r, segment, stop)
+                s.segments[segment].copies += 1
+                s.tails[ticket].copied = stop
+                t.segment = segment
+                t.named = stop
+            else:
+                _share(s, ticket, segment, stop)
+                give(s, r, pool.full * (t.named - first))
         else:
             _name(s, ticket, source, count)
 
@@ -125,7 +138,12 @@ def _name(s: Sim, ticket: int, source: int, count: int) -> None:
     """Enter the blocks of a ticket up to block `count` into the cache, where they are new."""
     t = s.tickets[ticket]
     last = s.segments[t.segment]
-    if t.segment > 0 and last.refs == 1 and last.children == 0:
+    apart = False
+    if s.pools[s.ranks[t.rank].pool].tail > 0:
+        # What this ticket alone computed stands apart from its hits and from what has copies.
+        tail = s.tails[ticket]
+        apart = t.named <= max(tail.hit, tail.copied) or last.copies > 1
+    if t.segment > 0 and last.refs == 1 and last.children == 0 and not apart:
         last.source = source
         last.high = count
     else:
@@ -137,13 +155,12 @@ def _name(s: Sim, ticket: int, source: int, count: int) -> None:
 def release(s: Sim, ticket: int) -> None:
     """Give the named blocks of a ticket back, last first."""
     t = s.tickets[ticket]
+    tailed = s.pools[s.ranks[t.rank].pool].tail > 0
     segment = t.segment
     while segment > 0:
         row = s.segments[segment]
         parent = row.parent
-        row.refs -= 1
-        if row.refs == 0:
-            park(s, t.rank, segment)
+        leave(s, t.rank, segment, tailed and copied(s, ticket, row.low))
         segment = parent
     t.segment = 0
     t.named = 0

@@ -7,7 +7,7 @@ block size; so the blocks that k steps need have a closed form.
 
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
-from splitpoint.sim.blocks import ceil_div, give, held
+from splitpoint.sim.blocks import ceil_div, give, give_nameless, held
 from splitpoint.sim.draws import ONE
 from splitpoint.sim.host import name_blocks
 from splitpoint.sim.prefix import release, told_by
@@ -24,6 +24,7 @@ from splitpoint.sim.state import (
     WAITING,
     Sim,
 )
+from splitpoint.sim.tails import behind, kept, kept_in_all, slide
 
 QUEUE, READY, RUNNING, PARK = range(4)
 LISTS = 4
@@ -104,8 +105,45 @@ def growth(s: Sim, r: int, step: int, count: int) -> int:
         if decodes_here(s, ticket):
             last = decoder_blocks(s, ticket, step + count - 1)
             blocks += last - decoder_blocks(s, ticket, step - 1)
+            if pool.tail > 0:
+                # Named columns that fall behind the window are given back, not written anew.
+                passed = kept(s, ticket, 0, _behind_in(s, ticket, step + count - 1))
+                blocks += pool.windows * passed
         ticket = s.places.next[ticket]
     return blocks
+
+
+@kernel
+def _behind_in(s: Sim, ticket: int, step: int) -> int:
+    """Columns behind the windows of a decoding ticket in step number `step`."""
+    t = s.tickets[ticket]
+    tokens = s.requests[request_of(s, ticket)].isl + generated(s, ticket, step)
+    return behind(s, t.rank, tokens - 1)
+
+
+@kernel
+def slide_decoder(s: Sim, ticket: int, step: int) -> int:
+    """Give back the named window columns that a decoding ticket leaves behind in step `step`."""
+    source = told_by(s, request_of(s, ticket))
+    return slide(s, ticket, source, _behind_in(s, ticket, step))
+
+
+@kernel
+def slide_decoders(s: Sim, r: int, step: int, count: int) -> None:
+    """The same for those who decode on rank `r`, in each of `count` steps from `step` on: the order
+    in which columns come back is that of single steps."""
+    if s.pools[s.ranks[r].pool].tail == 0:
+        return
+    for i in range(step, step + count):
+        ticket = s.places.head[LISTS * r + RUNNING]
+        left = False
+        while ticket >= 0:
+            if decodes_here(s, ticket) and kept_in_all(s, ticket) > 0:
+                slide_decoder(s, ticket, i)
+                left = True
+            ticket = s.places.next[ticket]
+        if not left:
+            return
 
 
 @kernel
@@ -166,10 +204,7 @@ def join_decoders(s: Sim, ticket: int) -> None:
     steps = rank.steps
     t.state = DECODING
     t.step0 = steps
-    keep = held(pool, s.windows, request.isl + t.got - 1 + pool.drafts, 1 + pool.drafts)
-    if t.blocks > keep:
-        give(s, r, t.blocks - keep)
-        t.blocks = keep
+    trim(s, ticket, request.isl + t.got - 1)
     s.last_step[ticket] = steps + ceil_div((request.osl - t.got) * ONE, request.rate)
     items = s.seats[rank.seats_at : rank.seats_at + pool.seats]
     joined = rank.decoders - rank.fresh
@@ -180,6 +215,21 @@ def join_decoders(s: Sim, ticket: int) -> None:
     rank.decoders += 1
     rank.context += (request.isl + t.got) * ONE
     rank.rate += request.rate
+
+
+@kernel
+def trim(s: Sim, ticket: int, tokens: int) -> None:
+    """Give back what window groups held for a chunk, and one who has `tokens` in the cache and
+    decodes does not need."""
+    t = s.tickets[ticket]
+    pool = s.pools[s.ranks[t.rank].pool]
+    if pool.tail > 0:
+        source = told_by(s, request_of(s, ticket))
+        t.blocks -= pool.windows * slide(s, ticket, source, behind(s, t.rank, tokens))
+    keep = held(pool, s.windows, tokens + pool.drafts, 1 + pool.drafts)
+    if t.blocks > keep:
+        give_nameless(s, t.rank, t.blocks - keep)
+        t.blocks = keep
 
 
 @kernel
@@ -234,11 +284,31 @@ def free_blocks(s: Sim, ticket: int, blocks: int) -> None:
     """Give back all `blocks` of a ticket: anonymous ones first, then the prompt from its end."""
     t = s.tickets[ticket]
     r = t.rank
-    anonymous = blocks - s.pools[s.ranks[r].pool].full * t.named
+    pool = s.pools[s.ranks[r].pool]
+    anonymous = blocks - pool.full * t.named
+    if pool.tail > 0:
+        anonymous = _free_windows(s, ticket, anonymous)
     if anonymous > 0:
         give(s, r, anonymous)
     release(s, ticket)
     t.blocks = 0
+
+
+@kernel
+def _free_windows(s: Sim, ticket: int, anonymous: int) -> int:
+    """Give back what a ticket has in window groups, and its nameless blocks; how many are left of
+    `anonymous` ones: full blocks, which have names in vLLM even if nobody will ask for them."""
+    t = s.tickets[ticket]
+    r = t.rank
+    pool = s.pools[s.ranks[r].pool]
+    tail = s.tails[ticket]
+    source = told_by(s, request_of(s, ticket))
+    anonymous -= pool.windows * (slide(s, ticket, source, tail.high) + tail.owed)
+    tail.owed = 0
+    filled = min(anonymous, pool.full * max(0, computed(s, ticket) // pool.block - t.named))
+    if anonymous > filled:
+        give_nameless(s, r, anonymous - filled)
+    return int(filled)
 
 
 @kernel
@@ -248,6 +318,17 @@ def computed(s: Sim, ticket: int) -> int:
     if t.state == FILLING:
         return int(t.computed)
     return int(max(t.computed, s.requests[request_of(s, ticket)].isl + t.got - 1))
+
+
+@kernel
+def name_before_going(s: Sim, ticket: int, source: int, count: int) -> None:
+    """Name the blocks of a ticket that leaves its seat up to block `count`; what lies behind its
+    windows by then, no more."""
+    t = s.tickets[ticket]
+    if s.pools[s.ranks[t.rank].pool].tail > 0:
+        low = behind(s, t.rank, computed(s, ticket))
+        s.tails[ticket].owed += slide(s, ticket, told_by(s, request_of(s, ticket)), low)
+    name_blocks(s, ticket, source, count)
 
 
 @kernel
@@ -307,7 +388,8 @@ def drop(s: Sim, ticket: int) -> None:
         chain.unlink(s.places, LISTS * t.rank + READY, ticket)
     if pool.caching == 1 and t.state in (FILLING, DECODING, ENDING):
         source = told_by(s, request_of(s, ticket))
-        name_blocks(s, ticket, source, min(computed(s, ticket), s.cover[source]) // pool.block)
+        count = min(computed(s, ticket), s.cover[source]) // pool.block
+        name_before_going(s, ticket, source, count)
     free_blocks(s, ticket, t.blocks)
     promise(s, ticket, 0)
     rank.inbound -= t.inbound

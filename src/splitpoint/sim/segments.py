@@ -10,6 +10,8 @@ from splitpoint.sim import chain
 from splitpoint.sim.state import Sim
 
 UNUSED = -1
+# Names of window columns count down from here, those of blocks up from 0.
+FIRST_COLUMN = -2
 
 
 @kernel
@@ -56,6 +58,36 @@ def find_segment(s: Sim, r: int, source: int, j: int) -> int:
 
 
 @kernel
+def find_column(s: Sim, r: int, source: int, j: int) -> int:
+    """The row on rank `r` of window column `j` of a prompt, 0 if there is none."""
+    return int(s.index[_slot(s, r, FIRST_COLUMN - block_name(s, r, source, j))])
+
+
+@kernel
+def add_column(s: Sim, r: int, source: int, j: int) -> None:
+    """A row for window column `j` of a prompt, held once; no row goes before it or after it."""
+    column = _new_row(s, r)
+    row = s.segments[column]
+    row.source = source
+    row.low = j
+    row.high = j + 1
+    row.parent = 0
+    row.refs = 1
+    row.pins = 0
+    row.children = 0
+    row.copies = 1
+    s.segments[0].children += 1
+    _enter(s, r, column, FIRST_COLUMN - block_name(s, r, source, j))
+
+
+@kernel
+def width(s: Sim, r: int, segment: int) -> int:
+    """Blocks of one column of a segment: one of every full group, or of every window group."""
+    pool = s.pools[s.ranks[r].pool]
+    return int(pool.full if s.segments[segment].key >= 0 else pool.windows)
+
+
+@kernel
 def add_segment(s: Sim, r: int, source: int, low: int, high: int, parent: int) -> int:
     """A segment of blocks `low` .. `high` - 1 of a prompt, held once; it follows `parent`."""
     segment = _new_row(s, r)
@@ -67,6 +99,7 @@ def add_segment(s: Sim, r: int, source: int, low: int, high: int, parent: int) -
     row.refs = 1
     row.pins = 0
     row.children = 0
+    row.copies = 1
     s.segments[parent].children += 1
     _enter(s, r, segment, block_name(s, r, source, low))
     return segment
@@ -89,6 +122,7 @@ def split(s: Sim, r: int, segment: int, at: int) -> int:
     new.pins = row.pins
     new.children = 1
     new.before = 0
+    new.copies = row.copies
     new.key = row.key
     s.index[_slot(s, r, row.key)] = first
     row.low = at

@@ -71,6 +71,8 @@ POOL = _columns(
     "in_flight",
     "windows",
     "window_at",
+    "tail",
+    "window",
     "decode_at",
     "mixed_at",
     "sharing",
@@ -229,8 +231,15 @@ TICKET = _columns(
     "promised",
     "order",
 )
+# What a ticket's window groups keep named (`sim/tails.py`): the columns `low` .. `high` - 1 that it
+# has and has looked at, as far as they belong to the tail of its `hit` columns or, after those, of
+# its `first` or `last` columns. `owed`: columns it gave back whose blocks it has not replaced yet.
+# The columns from `hit` to `copied` it computed while others held them.
+TAIL = _columns("hit", "first", "last", "low", "high", "owed", "copied")
 FLOW = _columns("work", "since", "sharers", "source", "sink")
-SEGMENT = _columns("key", "source", "low", "high", "refs", "pins", "parent", "children", "before")
+SEGMENT = _columns(
+    "key", "source", "low", "high", "refs", "pins", "parent", "children", "before", "copies"
+)
 RULES = _columns(
     "requests",
     "ranks",
@@ -300,6 +309,7 @@ class Sim(Arrays):
     ranks: Rows
     requests: Rows
     tickets: Rows
+    tails: Rows
     segments: Rows
     index: Longs
     name_start: Longs

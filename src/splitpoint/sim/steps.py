@@ -8,7 +8,7 @@ steps are summed one by one, still without looking at any request.
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import heap
 from splitpoint.sim.blocks import take
-from splitpoint.sim.seats import growth
+from splitpoint.sim.seats import growth, slide_decoders
 from splitpoint.sim.state import Sim
 
 
@@ -93,7 +93,9 @@ def sync(s: Sim, e: int, count: int) -> None:
     engine = s.engines[e]
     if count > engine.synced:
         for r in range(engine.first, engine.first + engine.ranks):
-            blocks = growth(s, r, s.ranks[r].steps + engine.synced, count - engine.synced)
+            first = s.ranks[r].steps + engine.synced
+            blocks = growth(s, r, first, count - engine.synced)
+            slide_decoders(s, r, first, count - engine.synced)
             if blocks > 0:
                 take(s, r, blocks)
         engine.synced = count

@@ -35,7 +35,8 @@ class Rules(Record, frozen=True, kw_only=True):
     count of full layers, and a block was "dense" (the widest group), "slots" (for each page size
     the most that a group has of it) or "tuples" (of every size as many as the longest row); the
     last two weighed blocks by their bytes in the concurrency they printed. `overlapped`: the
-    scheduler fills a step while the one before it runs.
+    scheduler fills a step while the one before it runs. `tails`: the prefix cache keeps of window
+    groups the end of a prompt alone, and hits need it.
     """
 
     batches_in_flight: int
@@ -51,6 +52,7 @@ class Rules(Record, frozen=True, kw_only=True):
     block_is_grain: bool = True
     packing: Packing = "free"
     overlapped: bool = False
+    tails: bool = False
 
 
 def version_of(engine: Engine) -> Version:

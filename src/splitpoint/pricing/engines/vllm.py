@@ -108,6 +108,9 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         # pipeline with the second model runner (pull request 42187), as its batches above.
         overlapped=engine.async_scheduling
         and version >= ((0, 14) if topology.pp == 1 else (0, 26)),
+        # `prefix_cache_retention_interval` is 0 by default since pull request 52216 (August 2026,
+        # in 0.26.1rc1.dev912); before, windows kept every block and hits needed their last ones.
+        tails=version >= (0, 27),
     )
 
 
