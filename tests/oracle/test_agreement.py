@@ -19,6 +19,13 @@ def test_simulator_and_oracle_agree_on_random_worlds(seed: int) -> None:
     assert compare.differences(world, trace, seed) == []
 
 
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_simulator_and_oracle_agree_on_random_worlds_of_window_groups(seed: int) -> None:
+    world, trace = worlds.windowed(Random(seed))
+    assert compare.differences(world, trace, seed) == []
+
+
 def test_random_worlds_meet_everything_the_simulator_models() -> None:
     seen: set[str] = set()
     for seed in range(120):

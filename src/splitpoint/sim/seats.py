@@ -24,7 +24,7 @@ from splitpoint.sim.state import (
     WAITING,
     Sim,
 )
-from splitpoint.sim.tails import behind, kept, kept_in_all, slide
+from splitpoint.sim.tails import behind, kept, slide
 
 QUEUE, READY, RUNNING, PARK = range(4)
 LISTS = 4
@@ -105,7 +105,7 @@ def growth(s: Sim, r: int, step: int, count: int) -> int:
         if decodes_here(s, ticket):
             last = decoder_blocks(s, ticket, step + count - 1)
             blocks += last - decoder_blocks(s, ticket, step - 1)
-            if pool.tail > 0:
+            if pool.tail > 0 and s.tails[ticket].low < s.tails[ticket].high:
                 # Named columns that fall behind the window are given back, not written anew.
                 passed = kept(s, ticket, 0, _behind_in(s, ticket, step + count - 1))
                 blocks += pool.windows * passed
@@ -138,7 +138,7 @@ def slide_decoders(s: Sim, r: int, step: int, count: int) -> None:
         ticket = s.places.head[LISTS * r + RUNNING]
         left = False
         while ticket >= 0:
-            if decodes_here(s, ticket) and kept_in_all(s, ticket) > 0:
+            if decodes_here(s, ticket) and s.tails[ticket].low < s.tails[ticket].high:
                 slide_decoder(s, ticket, i)
                 left = True
             ticket = s.places.next[ticket]
