@@ -28,7 +28,7 @@ def sessions(
     random: Random, count: int, head: int, fresh: int, output: int
 ) -> list[dict[str, Any]]:
     """Requests of `count` sessions: token ids, and which one each follows."""
-    rows: list[Row] = []
+    rows: list[dict[str, Any]] = []
     heads = [[random.randrange(1, 2000) for _ in range(head)] for _ in range(2)]
     arrive = 0
     for session in range(count):
