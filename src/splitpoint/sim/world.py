@@ -43,9 +43,9 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
     is scheduled as SGLang does; None: as vLLM does. `balance`: steps that prompts wait at most
     until every rank has one; 0: they do not. `by_room`: an instance of a prefill pool draws the
-    rank of a request by lot, unless the router names one. `tails`: window groups keep the end of a prompt, and a
-    hit needs it, as in vLLM since 0.27; with states, chunks, several windows or `host_blocks` they
-    do not count.
+    rank of a request by lot, unless the router names one. `tails`: window groups keep the end of a
+    prompt, and a hit needs it, as in vLLM since 0.27; with states, chunks, several windows or
+    `host_blocks` they do not count.
     """
 
     role: Role
