@@ -319,7 +319,8 @@ def walls(found: Sequence[Wall]) -> "alt.LayerChart":
 
     rows = [
         {
-            "row": f"{wall.side} side of {words.plain(wall.deployment)}",
+            # Without the routing, for which a telephone has no room; the table has it.
+            "row": f"{wall.side} side of {words.plain(wall.deployment.partition(', ')[0])}",
             "value": wall.occupancy,
             "end": wall.occupancy,
             "told": words.percent(wall.occupancy),
