@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Role, Topology
 from splitpoint.inputs.plan import EnginePlan, Plan, Search
@@ -107,3 +108,15 @@ def test_fewer_gpus_are_tried_with_each_token_budget() -> None:
     for ready in mixed:
         budgets.setdefault(ready.topology, set()).add(ready.engine.batched_tokens)
     assert budgets and all(each == {512, 2048} for each in budgets.values())
+
+
+def test_a_topology_s_budgets_do_not_take_the_places_of_others() -> None:
+    topologies = (Topology(), TWO, Topology(dp=2, ep=2))
+    mixed = tuple(small.ready(each, budget) for each in topologies for budget in (512, 1024, 2048))
+    field = Field(trials=(), rejected=(), apart=(), together=(mixed,))
+    plan = case().plan
+    # A trace so long that no more than the least number is tried.
+    long = replace(plan, workload=replace(plan.workload, requests=12_000))
+    one = case_of(long, base=Path(), tell=lambda _stage, _share: None, workers=1)
+    found = {trial.candidate.instances[0].topology for trial in fewer(one, field, 0, 2, 0.0)}
+    assert found == set(topologies)
