@@ -479,7 +479,7 @@ def test_several_problems_are_told_at_once() -> None:
 def test_missing_keys_are_named() -> None:
     config = dense()
     for key in ("vocab_size", "max_position_embeddings", "intermediate_size"):
-        assert f"{key}: missing" in refusal({k: v for k, v in config.items() if k != key})
+        assert f" {key}: missing" in refusal({k: v for k, v in config.items() if k != key})
     assert "no num_hidden_layers" in refusal({"a": 1})
 
 

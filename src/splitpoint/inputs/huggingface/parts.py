@@ -153,7 +153,8 @@ def feed_forwards(keys: Keys, n: int) -> list[Ffn]:
 
 def dense(keys: Keys) -> Mlp:
     """The dense feed-forward."""
-    names = ("dense_intermediate_size", "intermediate_size", "ffn_hidden_size", "n_inner")
+    own = "dense_intermediate_size"  # MiniMax-M3's, whose other key is the experts'
+    names = (own,) if keys.has(own) else ("intermediate_size", "ffn_hidden_size", "n_inner")
     return Mlp(width=keys.count(*names), gated=keys.word("model_type") not in UNGATED)
 
 
