@@ -71,11 +71,15 @@ def own_names(s: Sim, r: int, source: int, count: int) -> None:
 
 @kernel
 def idle_hits(s: Sim, r: int, source: int, count: int) -> int:
-    """How many of the first `count` cached blocks nobody holds."""
+    """How many of the first `count` cached blocks nobody holds: what follows the held ones, but
+    where copies are kept what follows may be held too."""
+    copies = s.pools[s.ranks[r].pool].tail > 0
     idle = at = 0
     while at < count:
         row = s.segments[find_segment(s, r, source, at)]
         if row.refs == 0:
+            if not copies:
+                return count - at
             idle += min(row.high, count) - at
         at = row.high
     return idle

@@ -141,13 +141,16 @@ def slide(s: Sim, ticket: int, source: int, low: int) -> int:
     """Give back the named window columns of a ticket before column `low`, last first; how many."""
     t = s.tails[ticket]
     r = s.tickets[ticket].rank
-    gone = 0
-    for j in range(min(low, t.high) - 1, t.low - 1, -1):
+    if low <= t.low:
+        return 0
+    gone = left = kept(s, ticket, t.low, low)
+    j = min(low, t.high)
+    while left > 0:
+        j -= 1
         if kept(s, ticket, j, j + 1) == 1:
-            column = find_column(s, r, source, j)
-            leave(s, r, column, copied(s, ticket, j))
-            gone += 1
-    t.low = max(t.low, low)
+            leave(s, r, find_column(s, r, source, j), copied(s, ticket, j))
+            left -= 1
+    t.low = low
     t.high = max(t.high, low)
     return gone
 
