@@ -1,13 +1,14 @@
 """What engines choose, and what they refuse."""
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import load_model
-from splitpoint.pricing.engines import decode_sizes, resolved, rules
+from splitpoint.pricing.engines import capture_sizes, decode_sizes, resolved, rules
 
 
 def test_a_model_with_draft_layers_drafts_by_them_and_any_other_by_the_text_before() -> None:
@@ -113,6 +114,22 @@ def test_sglang_captures_larger_graphs_on_four_gpus(
         load_model("Qwen/Qwen3-8B"),
     )
     assert engine.max_graph == largest
+
+
+def test_sglang_captures_small_batches_finely_where_it_drafts() -> None:
+    plain = Engine(name="sglang", version="0.5.6", max_graph=600)
+    assert capture_sizes(plain)[:7] == (1, 2, 4, 8, 12, 16, 24)
+    # Every 8th to 256, every 16th to 512, every 32nd from there, and the largest.
+    assert capture_sizes(plain)[-6:] == (480, 496, 512, 544, 576, 600)
+    assert {248, 256, 272, 496, 512, 544, 576, 600} <= set(capture_sizes(plain))
+    assert not {264, 520, 528, 592} & set(capture_sizes(plain))
+    drafting = replace(plain, drafts=3)
+    assert capture_sizes(drafting)[:12] == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16)
+    assert {32, 40, 44, 64, 72, 256, 272, 592, 600} <= set(capture_sizes(drafting))
+    assert not {34, 36, 42, 68, 264, 280} & set(capture_sizes(drafting))
+    assert decode_sizes(drafting) == tuple(4 * size for size in capture_sizes(drafting))
+    exact = replace(plain, max_graph=5, graph_padding=False)
+    assert capture_sizes(exact) == (1, 2, 3, 4, 5)
 
 
 def test_sglang_captures_the_most_requests_that_can_run() -> None:

@@ -25,6 +25,9 @@ DEFAULTS = (
 )
 LARGEST = (16384, 512, 512)
 
+PLAIN_SIZES = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16))
+DRAFTING_SIZES = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
+
 
 def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) -> Engine:
     """The engine with every unset value as SGLang would choose it on this GPU."""
@@ -70,15 +73,19 @@ def rules(engine: Engine, topology: Topology) -> Rules:
 
 
 def capture_sizes(engine: Engine) -> tuple[int, ...]:
-    """Batch sizes that graphs are captured for: 1, 2, 4, then every 8th (assumed from 0.5)."""
+    """Batch sizes that graphs are captured for: SGLang's own lists (server_args.py of 0.5.6 to
+    0.5.18, arg_groups/cuda_graph_hook.py of 0.5.23), and the largest."""
     if not engine.graphs or not engine.max_graph:
         return ()
     if engine.graph_sizes:
         return tuple(sorted({size for size in engine.graph_sizes if size <= engine.max_graph}))
-    sizes = {size for size in (1, 2, 4) if size <= engine.max_graph}
-    # The most requests that can run are captured too (get_batch_sizes_to_capture).
-    full = {engine.max_seqs} if engine.max_graph == engine.max_seqs else set()
-    return tuple(sorted(sizes | full | set(range(8, engine.max_graph + 1, 8))))
+    largest = engine.max_graph
+    if not engine.graph_padding:
+        return tuple(range(1, largest + 1))
+    listed = [*PLAIN_SIZES, *range(512, largest + 1, 32)]
+    if engine.drafts:
+        listed = [*DRAFTING_SIZES, *range(272, largest + 1, 16)]
+    return (*(size for size in listed if size < largest), largest)
 
 
 def decode_sizes(engine: Engine) -> tuple[int, ...]:
