@@ -116,6 +116,23 @@ def test_sglang_captures_larger_graphs_on_four_gpus(
     assert engine.max_graph == largest
 
 
+@pytest.mark.parametrize(
+    ("version", "tp", "limits"),
+    [
+        ("0.5.18", 1, (2048, 24)),
+        ("0.5.18", 4, (2048, 80)),
+        ("0.5.20", 1, (4096, 48)),
+        ("0.5.20", 4, (4096, 160)),
+    ],
+)
+def test_sglang_takes_larger_steps_on_24_gb_from_0_5_20_on(
+    version: str, tp: int, limits: tuple[int, int]
+) -> None:
+    engine = Engine(name="sglang", version=version)
+    found = resolved(engine, facts.gpu("L4"), Topology(tp=tp), load_model("Qwen/Qwen3-8B"))
+    assert (found.batched_tokens, found.max_graph) == limits
+
+
 def test_sglang_captures_small_batches_finely_where_it_drafts() -> None:
     plain = Engine(name="sglang", version="0.5.6", max_graph=600)
     assert capture_sizes(plain)[:7] == (1, 2, 4, 8, 12, 16, 24)

@@ -12,7 +12,7 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
-from splitpoint.pricing.engines.rules import Rules
+from splitpoint.pricing.engines.rules import Rules, Version, version_of
 
 # sglang server_args.py, 0.5 line: (GPU memory below, chunked prefill size, largest graph batch of
 # fewer than 4 GPUs, of 4 and more).
@@ -24,6 +24,9 @@ DEFAULTS = (
     (160 * GIB, 8192, 256, 512),
 )
 LARGEST = (16384, 512, 512)
+# From 0.5.20 on of 20 to 35 GiB (arg_groups/memory_hook.py; 0.5.18 has the line above).
+WIDER = Version(0, 5, 20)
+MIDDLE = (4096, 48, 160)
 
 PLAIN_SIZES = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16))
 DRAFTING_SIZES = (*range(1, 9), *range(10, 33, 2), *range(40, 65, 4), *range(72, 257, 8))
@@ -41,6 +44,8 @@ def resolved(engine: Engine, gpu: Gpu | None, topology: Topology, model: Model) 
 def limited(engine: Engine, hbm: int, topology: Topology) -> Engine:
     """The engine with the limits of a step that SGLang takes on a GPU of `hbm` bytes."""
     chunk, few, many = next((d[1:] for d in DEFAULTS if hbm < d[0]), LARGEST)
+    if 20 * GIB <= hbm < 35 * GIB and version_of(engine) >= WIDER:
+        chunk, few, many = MIDDLE
     # Its tp counts the GPUs of all dp ranks.
     graph = few if topology.tp * topology.dp < 4 else many
     max_seqs = engine.max_seqs or graph
