@@ -7,6 +7,7 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.oracle import compare, worlds
 
@@ -24,6 +25,19 @@ def test_simulator_and_oracle_agree_on_random_worlds(seed: int) -> None:
 def test_simulator_and_oracle_agree_on_random_worlds_of_window_groups(seed: int) -> None:
     world, trace = worlds.windowed(Random(seed))
     assert compare.differences(world, trace, seed) == []
+
+
+def test_worlds_of_window_groups_meet_hits_preemptions_and_tails_that_were_lost() -> None:
+    seen = {"hit": 0, "preempted": 0, "lost": 0}
+    for seed in range(100):
+        world, trace = worlds.windowed(Random(seed))
+        r = compare.simulated(world, trace, seed, True).requests
+        blind = replace(world, pools=tuple(replace(p, tails=False) for p in world.pools))
+        more = compare.simulated(blind, trace, seed, True).requests
+        seen["hit"] += bool(r.hit_tokens.any())
+        seen["preempted"] += bool(r.preemptions.any())
+        seen["lost"] += bool((more.hit_tokens > r.hit_tokens).any())
+    assert min(seen.values()) >= 3, seen
 
 
 def test_random_worlds_meet_everything_the_simulator_models() -> None:
