@@ -1,4 +1,4 @@
-"""Hit tokens of models with window groups, request by request, beside vLLM's own scheduler.
+"""Hit tokens of full attention and of window groups, request by request, beside vLLM's scheduler.
 
 VLLM_LAB names a folder with `venv/bin/python`, which has vLLM 0.32, and `models/tiny-qwen3`, as
 shared/vllm-cpu makes it. Sessions whose prompts begin with one of two heads and grow by output and
@@ -102,6 +102,7 @@ def simulated(case: dict[str, Any], tails: bool = True) -> tuple[list[int], list
             prefill_pair=0,
         ),
         tails=tails,
+        nameless_first=True,
     )
     lengths = [len(row["prompt"]) for row in rows]
     trace = Trace(
@@ -154,6 +155,13 @@ def test_requests_find_the_tokens_that_they_find_in_vllm_where_the_pool_has_room
     print(f"{different} of {requests} requests find another number of tokens")
     # Its windows hold a block more than vLLM's at most times, so the last block to go differs.
     assert different < 0.01 * requests
+
+
+def test_full_attention_alone_finds_what_it_finds_in_vllm() -> None:
+    rooms = ((3, False), (4, False), (6, False), (3, True), (6, True))
+    cases = [case(seed, [0], room, long=long) for room, long in rooms for seed in range(2)]
+    for made, vllm in zip(cases, real(cases), strict=True):
+        assert simulated(made) == (vllm["hits"], vllm["ends"])
 
 
 def test_in_a_full_pool_the_hit_share_is_near_and_without_tails_it_is_not() -> None:

@@ -209,6 +209,14 @@ class Rank:
         return math.ceil((self.window - 1) / spec.block_tokens)
 
     @property
+    def nameless_first(self) -> bool:
+        """Whether blocks without a name are taken before all others."""
+        spec = self.spec
+        full = all(g.kind == "full" for g in spec.groups)
+        plain = spec.nameless_first and spec.prefix_caching and spec.reserve is None and full
+        return plain or self.tail > 0
+
+    @property
     def window(self) -> int:
         return max(g.window for g in self.spec.groups if g.kind == "window")
 
@@ -239,8 +247,8 @@ class Rank:
             block.column = column
 
     def nameless(self, blocks: list[Block]) -> None:
-        """Blocks without a name come back: first in line where window groups keep tails."""
-        if self.tail:
+        """Blocks without a name come back."""
+        if self.nameless_first:
             self.queue[:0] = blocks
         else:
             self.queue += blocks
@@ -305,6 +313,7 @@ class Rank:
     def release(self, seat: Seat) -> None:
         if self.tail:
             self.slide(seat, 1 + max(seat.windows, default=-1))
+        if self.nameless_first:
             # Full blocks have names in vLLM, whether anybody will ask for them or not.
             block = self.spec.block_tokens
             filled = self.full * max(0, seat.in_cache() // block - len(seat.columns))

@@ -94,6 +94,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         block_bytes=random.choice([1, 1000]),
         # As `front` below: no draw of its own.
         by_room=role == "prefill" and budget % 2 == 0,
+        nameless_first=budget % 3 > 0,
     )
     return piped(made)
 

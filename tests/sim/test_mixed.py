@@ -224,6 +224,17 @@ def test_the_tail_of_the_oldest_prompt_is_evicted_first() -> None:
     assert run.requests.hit_tokens[2] == 32
 
 
+@pytest.mark.parametrize(("first", "hit"), [(False, 0), (True, 16)])
+def test_blocks_without_a_name_are_taken_before_older_names(first: bool, hit: int) -> None:
+    # Four blocks. The first prompt leaves one of a name and one that is not full. The second takes
+    # three and leaves two of a name and one without, which the third takes, or else the oldest.
+    prompt = Row(17, 1, ids=[1, 2])
+    later = [Row(33, 1, 1.0, [3, 4, 5]), Row(8, 1, 2.0, [6]), Row(17, 1, 3.0, [1, 2])]
+    world = mixed(prefix_caching=True, kv_blocks=5, nameless_first=first)
+    run = simulate(world, trace(prompt, *later))
+    assert list(run.requests.hit_tokens) == [0, 0, 0, hit]
+
+
 def test_a_window_group_holds_its_window_and_the_full_group_the_context() -> None:
     layout = (FULL, Group(kind="window", layers=1, window=16))
     world = mixed(groups=layout, token_budget=16)

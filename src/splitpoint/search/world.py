@@ -188,4 +188,5 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         # default since); rooms are random in its routers and in Dynamo's handlers.
         by_room=sglang and pool.role == "prefill",
         tails=rule.tails,
+        nameless_first=rule.nameless_first,
     )

@@ -156,14 +156,15 @@ def _grow_decoders(s: Sim, r: int) -> None:
 def _grow_or_preempt(s: Sim, r: int) -> None:
     rank = s.ranks[r]
     step = rank.steps
+    pool = s.pools[rank.pool]
     blocks = growth(s, r, step, 1)
     if blocks <= rank.free:
-        slide_decoders(s, r, step, 1)
+        if pool.tail > 0:
+            slide_decoders(s, r, step, 1)
         if blocks > 0:
             take(s, r, blocks)
         rank.granted = 1
         return
-    pool = s.pools[rank.pool]
     ticket = s.places.head[LISTS * r + RUNNING]
     while ticket >= 0:
         if decodes_here(s, ticket):

@@ -41,11 +41,11 @@ def give(s: Sim, r: int, count: int) -> None:
 
 @kernel
 def give_nameless(s: Sim, r: int, count: int) -> None:
-    """Return `count` blocks that had no name: to the front of the queue in a pool that keeps tails,
-    as vLLM does (`BlockPool.free_blocks`); elsewhere they wait their turn."""
+    """Return `count` blocks that had no name: to the front of the queue where the pool takes those
+    first, as vLLM does (`BlockPool.free_blocks`); elsewhere they wait their turn."""
     rank = s.ranks[r]
     first = s.idle.head[r]
-    if s.pools[rank.pool].tail == 0 or first < 0:
+    if s.pools[rank.pool].nameless == 0 or first < 0:
         give(s, r, count)
         return
     rank.free += count
@@ -56,6 +56,8 @@ def give_nameless(s: Sim, r: int, count: int) -> None:
 def take(s: Sim, r: int, count: int) -> None:
     """Take `count` free blocks from the front of the queue, dropping the names they carry."""
     rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    wide = pool.full
     rank.free -= count
     while count > 0:
         first = s.idle.head[r]
@@ -66,7 +68,10 @@ def take(s: Sim, r: int, count: int) -> None:
         anonymous = min(segment.before, count)
         segment.before -= anonymous
         count -= anonymous
-        wide = width(s, r, first)
+        if count == 0:
+            return
+        if pool.tail > 0:
+            wide = width(s, r, first)
         columns = min(ceil_div(count, wide), segment.high - segment.low)
         rank.cached -= wide * columns
         count -= wide * columns

@@ -308,6 +308,12 @@ def _keeps_tails(pool: PoolSpec) -> bool:
     )
 
 
+def _nameless_first(pool: PoolSpec) -> bool:
+    """Whether blocks without a name go to the front of the queue in a pool of full groups alone."""
+    only_full = all(group.kind == "full" for group in pool.groups)
+    return pool.nameless_first and pool.prefix_caching and pool.reserve is None and only_full
+
+
 def _seats(pool: PoolSpec) -> int:
     """Sequences a step can hold: a decode takes 1 + drafts tokens of the budget."""
     return min(pool.max_seqs, pool.token_budget // (1 + pool.curve.drafts))
@@ -353,6 +359,7 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
         if _keeps_tails(pool):
             row.window = max(sliding)
             row.tail = -(-(row.window - 1) // pool.block_tokens)
+        row.nameless = row.tail > 0 or _nameless_first(pool)
         reserve = pool.reserve
         if reserve is not None:
             row.reserving = 1

@@ -37,6 +37,8 @@ def choose(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
     """The rank among `first` .. `first + count - 1` that serves request `q`; `side` 1: decode."""
     width = s.rules[0].drawn if side == 0 else 1
     chosen = _routed(s, q, side, first, count, width, now)
+    if width == 1:
+        return chosen
     # The lot's upper half: `power_of_two` takes the lower.
     return int(chosen + (s.lots[q, 1] >> 16) % width)
 
@@ -46,9 +48,8 @@ def _routed(s: Sim, q: int, side: int, first: int, count: int, width: int, now: 
     """The first of the `width` ranks that are one target of the router."""
     rules = s.rules[0]
     routing = rules.decode_routing if side == 1 else rules.routing
-    lot = s.lots[q, 2 * side]
     if routing == RANDOM:
-        return int(first + lot * width % count)
+        return int(first + s.lots[q, 2 * side] * width % count)
     if routing == ROUND_ROBIN:
         return first + _turn(s, side) * width % count
     if routing == LEAST_REQUESTS:
@@ -56,7 +57,8 @@ def _routed(s: Sim, q: int, side: int, first: int, count: int, width: int, now: 
     if routing == LEAST_KV:
         return _least_kv(s, first, count, now)
     if routing == POWER_OF_TWO:
-        return _power_of_two(s, first, count // width, width, lot, s.lots[q, 2 * side + 1])
+        lot, other = s.lots[q, 2 * side], s.lots[q, 2 * side + 1]
+        return _power_of_two(s, first, count // width, width, lot, other)
     if routing == SESSION:
         place = 2 * s.requests[q].session + side
         if s.session_rank[place] < 0:

@@ -96,8 +96,12 @@ def growth(s: Sim, r: int, step: int, count: int) -> int:
     if pool.plain == 1:
         block = pool.block
         columns = (count // block) * (rank.decoders - rank.fresh)
-        for i in range(step, step + count % block):
-            columns += s.ring[rank.ring_at + i % block]
+        place = step % block
+        for _ in range(count % block):
+            columns += s.ring[rank.ring_at + place]
+            place += 1
+            if place == block:
+                place = 0
         return int(pool.full * columns)
     blocks = 0
     ticket = s.places.head[LISTS * r + RUNNING]
@@ -132,8 +136,6 @@ def slide_decoder(s: Sim, ticket: int, step: int) -> int:
 def slide_decoders(s: Sim, r: int, step: int, count: int) -> None:
     """The same for those who decode on rank `r`, in each of `count` steps from `step` on: the order
     in which columns come back is that of single steps."""
-    if s.pools[s.ranks[r].pool].tail == 0:
-        return
     for i in range(step, step + count):
         ticket = s.places.head[LISTS * r + RUNNING]
         left = False
@@ -287,7 +289,9 @@ def free_blocks(s: Sim, ticket: int, blocks: int) -> None:
     pool = s.pools[s.ranks[r].pool]
     anonymous = blocks - pool.full * t.named
     if pool.tail > 0:
-        anonymous = _free_windows(s, ticket, anonymous)
+        anonymous -= _free_windows(s, ticket)
+    if pool.nameless == 1:
+        anonymous = _free_nameless(s, ticket, anonymous)
     if anonymous > 0:
         give(s, r, anonymous)
     release(s, ticket)
@@ -295,16 +299,23 @@ def free_blocks(s: Sim, ticket: int, blocks: int) -> None:
 
 
 @kernel
-def _free_windows(s: Sim, ticket: int, anonymous: int) -> int:
-    """Give back what a ticket has in window groups, and its nameless blocks; how many are left of
-    `anonymous` ones: full blocks, which have names in vLLM even if nobody will ask for them."""
+def _free_windows(s: Sim, ticket: int) -> int:
+    """Give back the named columns that a ticket has in window groups; how many blocks it held for
+    them."""
+    tail = s.tails[ticket]
+    source = told_by(s, request_of(s, ticket))
+    columns = slide(s, ticket, source, tail.high) + tail.owed
+    tail.owed = 0
+    return int(s.pools[s.ranks[s.tickets[ticket].rank].pool].windows * columns)
+
+
+@kernel
+def _free_nameless(s: Sim, ticket: int, anonymous: int) -> int:
+    """Give back the nameless blocks of a ticket; how many are left of `anonymous` ones: full
+    blocks, which have names in vLLM even if nobody will ask for them."""
     t = s.tickets[ticket]
     r = t.rank
     pool = s.pools[s.ranks[r].pool]
-    tail = s.tails[ticket]
-    source = told_by(s, request_of(s, ticket))
-    anonymous -= pool.windows * (slide(s, ticket, source, tail.high) + tail.owed)
-    tail.owed = 0
     filled = min(anonymous, pool.full * max(0, computed(s, ticket) // pool.block - t.named))
     if anonymous > filled:
         give_nameless(s, r, anonymous - filled)

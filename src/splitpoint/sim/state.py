@@ -72,6 +72,7 @@ POOL = _columns(
     "windows",
     "window_at",
     "tail",
+    "nameless",
     "window",
     "decode_at",
     "mixed_at",

@@ -95,7 +95,8 @@ def sync(s: Sim, e: int, count: int) -> None:
         for r in range(engine.first, engine.first + engine.ranks):
             first = s.ranks[r].steps + engine.synced
             blocks = growth(s, r, first, count - engine.synced)
-            slide_decoders(s, r, first, count - engine.synced)
+            if s.pools[engine.pool].tail > 0:
+                slide_decoders(s, r, first, count - engine.synced)
             if blocks > 0:
                 take(s, r, blocks)
         engine.synced = count

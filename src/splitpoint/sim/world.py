@@ -45,7 +45,9 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     until every rank has one; 0: they do not. `by_room`: an instance of a prefill pool draws the
     rank of a request by lot, unless the router names one. `tails`: window groups keep the end of a
     prompt, and a hit needs it, as in vLLM since 0.27; with states, chunks, several windows or
-    `host_blocks` they do not count.
+    `host_blocks` they do not count. `nameless_first`: blocks without a name are taken before those
+    of the prefix cache, as in vLLM since 0.24; of pools with full groups alone and those that keep
+    tails, which do so anyway.
     """
 
     role: Role
@@ -69,6 +71,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     balance: int = 0
     by_room: bool = False
     tails: bool = False
+    nameless_first: bool = False
 
 
 class Scores(Record, frozen=True, kw_only=True):

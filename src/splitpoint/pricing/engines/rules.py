@@ -36,7 +36,8 @@ class Rules(Record, frozen=True, kw_only=True):
     the most that a group has of it) or "tuples" (of every size as many as the longest row); the
     last two weighed blocks by their bytes in the concurrency they printed. `overlapped`: the
     scheduler fills a step while the one before it runs. `tails`: the prefix cache keeps of window
-    groups the end of a prompt alone, and hits need it.
+    groups the end of a prompt alone, and hits need it. `nameless_first`: blocks without a name are
+    taken before all others.
     """
 
     batches_in_flight: int
@@ -53,6 +54,7 @@ class Rules(Record, frozen=True, kw_only=True):
     packing: Packing = "free"
     overlapped: bool = False
     tails: bool = False
+    nameless_first: bool = False
 
 
 def version_of(engine: Engine) -> Version:

@@ -111,6 +111,8 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         # `prefix_cache_retention_interval` is 0 by default since pull request 52216 (August 2026,
         # in 0.26.1rc1.dev912); before, windows kept every block and hits needed their last ones.
         tails=version >= (0, 27),
+        # BlockPool.free_blocks; 0.22 put all at the end of the queue.
+        nameless_first=version >= (0, 24),
     )
 
 
