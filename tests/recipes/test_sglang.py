@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
@@ -357,6 +357,16 @@ def test_the_rank_is_chosen_by_what_the_router_was_to_look_at() -> None:
     turns = replace(deployment, decode_routing="round_robin")
     told = flags(bundle.files(made(turns))["decode-0.sh"])
     assert told["--load-balance-method"] == "round_robin"
+
+
+def test_ranks_that_were_named_in_the_prediction_and_are_drawn_here_are_told() -> None:
+    def told(routing: Routing, ranks: int) -> bool:
+        deployment = split(pool("prefill", 1, Topology(dp=ranks)), pool("decode"))
+        files = bundle.files(made(replace(deployment, routing=routing)))
+        return f"The prediction's router ({routing}) names the rank" in files["README.md"]
+
+    assert told("prefix_aware", 4)
+    assert not told("prefix_aware", 1) and not told("round_robin", 4)
 
 
 def test_a_memory_fraction_above_sglangs_own_rule_is_told() -> None:

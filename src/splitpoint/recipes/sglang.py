@@ -18,6 +18,7 @@ from splitpoint.recipes import scripts
 from splitpoint.recipes.placement import Instance, Share, place
 from splitpoint.recipes.readme import Told
 from splitpoint.recipes.serving import Serving
+from splitpoint.sim.router import NAMES_RANKS
 from splitpoint.sim.world import Reserve
 from splitpoint.units import memory
 
@@ -440,5 +441,13 @@ def _notes(made: Serving) -> list[str]:
             "The router sees one address per instance; which of its data-parallel ranks serves a "
             "request is SGLang's choice (`--load-balance-method`), without regard to cached "
             "prefixes, on the prefill side at random."
+        )
+    if deployment.routing in NAMES_RANKS and any(
+        pool.role == "prefill" and pool.topology.dp > 1 for pool in deployment.pools
+    ):
+        notes.append(
+            f"The prediction's router ({deployment.routing}) names the rank that prefills, as "
+            f"Dynamo's KV router does. {ROUTER} names none: expect fewer prefix hits and longer "
+            "queues, or predict with `routing` round_robin, session or prefix_approx."
         )
     return notes
