@@ -211,7 +211,8 @@ def fitting_block(isl: Ints, counts: Longs, usual: int) -> int | None:
     """
     lengths, named = isl[counts > 0].astype(np.int64), counts[counts > 0]
     for block in (usual, *(1 << power for power in range(4, 17)), 8, 4, 2, 1):
-        if ((-(-lengths // block) == named) | (lengths // block == named)).all():
+        # What the ids cover and the tokens are less than a block apart, either way.
+        if (abs(block * named - lengths) < block).all():
             return block
     return None
 
