@@ -4,6 +4,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from splitpoint.errors import printable
+from splitpoint.inputs.deployment import Routing
+from splitpoint.inputs.engine import KvDtype
 from splitpoint.recipes.placement import Instance, Share
 from splitpoint.recipes.serving import Serving
 from splitpoint.verdict.answer import holding_name
@@ -11,7 +13,37 @@ from splitpoint.verdict.answer import holding_name
 ROUTER_PORT = 8000
 ROUTER_METRICS_PORT = 29000
 
+# What both engines call the dtypes of a state cache.
+STATE_DTYPES: dict[KvDtype, str] = {
+    "auto": "auto",
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+}
+# Words that vllm-router and sglang-router share; only what keeps a session differs. They have no
+# exact counterpart of `least_requests` and `least_kv`: power_of_two, the lighter of two drawn
+# workers, is the nearest that looks at load. `cache_aware` is `prefix_approx`, and the nearest to
+# those that read cache events.
+POLICIES: dict[Routing, str] = {
+    "random": "random",
+    "round_robin": "round_robin",
+    "least_requests": "power_of_two",
+    "least_kv": "power_of_two",
+    "power_of_two": "power_of_two",
+    "prefix_aware": "cache_aware",
+    "prefix_approx": "cache_aware",
+    "linear": "cache_aware",
+}
+
 Words = tuple[str, ...]
+
+
+def policy(routing: Routing, workers: int, *, session: str) -> str:
+    """A router's word, `session` the one that keeps sessions; it refuses to draw two of one worker,
+    of which there is no choice."""
+    if workers <= 1:
+        return "round_robin"
+    return session if routing == "session" else POLICIES[routing]
 
 
 def env(made: Serving, instances: Sequence[Instance], nodes: int, more: Sequence[str] = ()) -> str:

@@ -41,24 +41,6 @@ CACHE_DTYPES: dict[KvDtype, str] = {
     "fp8": "fp8_e4m3",
     "nvfp4": "nvfp4",
 }
-STATE_DTYPES: dict[KvDtype, str] = {
-    "auto": "auto",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-}
-# As vllm-router's, from which it came, but that a session is kept by `manual`.
-POLICIES: dict[Routing, str] = {
-    "random": "random",
-    "round_robin": "round_robin",
-    "least_requests": "power_of_two",
-    "least_kv": "power_of_two",
-    "power_of_two": "power_of_two",
-    "session": "manual",
-    "prefix_aware": "cache_aware",
-    "prefix_approx": "cache_aware",
-    "linear": "cache_aware",
-}
 # Which data-parallel rank of an instance serves a request; the prediction routes to ranks.
 RANK_CHOICES: dict[Routing, str] = {
     "random": "round_robin",
@@ -69,8 +51,8 @@ ALGORITHMS = {"mtp": "NEXTN", "eagle3": "EAGLE3", "draft_model": "STANDALONE", "
 
 
 def policy(routing: Routing, workers: int) -> str:
-    """The router's word; it refuses to draw two of one worker, of which there is no choice."""
-    return POLICIES[routing] if workers > 1 else "round_robin"
+    """The router's word."""
+    return scripts.policy(routing, workers, session="manual")
 
 
 def refusal(made: Serving) -> PlanError | None:
@@ -104,9 +86,9 @@ def _engine_refusal(pool: Pool) -> PlanError | None:
     if engine.kv_dtype not in CACHE_DTYPES or (engine.kv_dtype == "nvfp4" and version < NVFP4):
         what = f"SGLang {engine.version} has no {engine.kv_dtype} KV cache"
         return PlanError("engine.kv_dtype", what, ", ".join(CACHE_DTYPES))
-    if engine.state_dtype not in STATE_DTYPES:
+    if engine.state_dtype not in scripts.STATE_DTYPES:
         what = f"SGLang has no {engine.state_dtype} state cache"
-        return PlanError("engine.state_dtype", what, ", ".join(STATE_DTYPES))
+        return PlanError("engine.state_dtype", what, ", ".join(scripts.STATE_DTYPES))
     if topology.dcp > 1 and version < CONTEXT_RANKS:
         what = f"SGLang {engine.version} has no decode context parallelism"
         return PlanError("deployment", f"{pool}: {what}", "dcp = 1, or 0.5.16 and later")
@@ -170,7 +152,7 @@ def flags(made: Serving, pool: Pool) -> list[scripts.Words]:
         words.append(("--max-prefill-tokens", str(engine.batched_tokens)))
     words.append(("--kv-cache-dtype", CACHE_DTYPES[engine.kv_dtype]))
     if engine.state_dtype != "auto":
-        words.append(("--mamba-ssm-dtype", STATE_DTYPES[engine.state_dtype]))
+        words.append(("--mamba-ssm-dtype", scripts.STATE_DTYPES[engine.state_dtype]))
     words.append(("--schedule-policy", engine.schedule_policy))
     # As the simulator, and SGLang itself: no mixed chunks with drafts.
     if engine.mixed_chunk and not engine.drafts:

@@ -27,32 +27,12 @@ CACHE_DTYPES: dict[KvDtype, str] = {
     "int4": "int4_per_token_head",
     "nvfp4": "nvfp4",
 }
-STATE_DTYPES: dict[KvDtype, str] = {
-    "auto": "auto",
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-}
-# The router has no exact counterpart of `least_requests` and `least_kv`: power_of_two, the lighter
-# of two drawn workers, is the nearest that looks at load. `cache_aware` is `prefix_approx`, and the
-# nearest to the two that read cache events.
-POLICIES: dict[Routing, str] = {
-    "random": "random",
-    "round_robin": "round_robin",
-    "least_requests": "power_of_two",
-    "least_kv": "power_of_two",
-    "power_of_two": "power_of_two",
-    "session": "consistent_hash",
-    "prefix_aware": "cache_aware",
-    "prefix_approx": "cache_aware",
-    "linear": "cache_aware",
-}
 KV_ROLES: dict[Role, str] = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
 def policy(routing: Routing, workers: int) -> str:
-    """The router's word; it refuses to draw two of one worker, of which there is no choice."""
-    return POLICIES[routing] if workers > 1 else "round_robin"
+    """The router's word."""
+    return scripts.policy(routing, workers, session="consistent_hash")
 
 
 def refusal(made: Serving) -> PlanError | None:
@@ -63,9 +43,9 @@ def refusal(made: Serving) -> PlanError | None:
         if engine.kv_dtype not in CACHE_DTYPES:
             what = f"vLLM has no {engine.kv_dtype} KV cache"
             return PlanError("engine.kv_dtype", what, ", ".join(CACHE_DTYPES))
-        if engine.state_dtype not in STATE_DTYPES:
+        if engine.state_dtype not in scripts.STATE_DTYPES:
             what = f"vLLM has no {engine.state_dtype} state cache"
-            return PlanError("engine.state_dtype", what, ", ".join(STATE_DTYPES))
+            return PlanError("engine.state_dtype", what, ", ".join(scripts.STATE_DTYPES))
         if pool.role == "decode" and pool.topology.pp > 1:
             what = f"{pool}: NIXL's decode side runs without pipeline stages"
             return PlanError("deployment", what, "pp = 1 for decode")
@@ -107,7 +87,7 @@ def flags(pool: Pool, served: str) -> list[tuple[str, ...]]:
     words += [(flag, str(value)) for flag, value in limits.items() if value is not None]
     words.append(("--kv-cache-dtype", CACHE_DTYPES[engine.kv_dtype]))
     if engine.state_dtype != "auto":
-        words.append(("--mamba-ssm-cache-dtype", STATE_DTYPES[engine.state_dtype]))
+        words.append(("--mamba-ssm-cache-dtype", scripts.STATE_DTYPES[engine.state_dtype]))
     no = "" if engine.prefix_caching else "no-"
     words.append((f"--{no}enable-prefix-caching",))
     words.append(("--async-scheduling" if engine.async_scheduling else "--no-async-scheduling",))

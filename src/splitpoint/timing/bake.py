@@ -326,7 +326,7 @@ def _part(item: Operator | Exchange) -> str:
         return f"{SENT[item.pattern]} over {item.ranks} ranks"
     if item.name.startswith("shared."):
         return "shared experts"
-    return f"{WORDS.get(item.kind, item.kind.replace('_', ' '))} ({item.dtype})"
+    return f"{_words(item.kind)} ({item.dtype})"
 
 
 def gpu_seconds(model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch) -> Array:
@@ -418,7 +418,7 @@ def _measured_origin(found: Shown, gpu: Gpu) -> str:
         for kind in {*decode.fitted, *prefill.fitted}
     }
     left = ", ".join(
-        f"{WORDS.get(kind, kind.replace('_', ' '))} {shares[0]:.0%} and {shares[1]:.0%}"
+        f"{_words(kind)} {shares[0]:.0%} and {shares[1]:.0%}"
         for kind, shares in sorted(rest.items(), key=lambda item: -sum(item[1]))
         if max(shares) >= 0.005
     )
@@ -431,6 +431,11 @@ def _measured_origin(found: Shown, gpu: Gpu) -> str:
 
 
 WORDS = {"gemm": "products", "vector": "small kernels"}
+
+
+def _words(kind: str) -> str:
+    """A kind of kernels as people call it."""
+    return WORDS.get(kind, kind.replace("_", " "))
 
 
 def _stage(

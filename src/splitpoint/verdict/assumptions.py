@@ -281,7 +281,10 @@ def _messages(step: Step, model: Model, gpu: Gpu) -> Iterator[Figure]:
         # A hierarchy of links has no one bandwidth.
         if not inside:
             continue
-        speed = collectives.link_speed(gpu.inside, gpu.architecture, pattern, ready.engine.name)
+        span = max(sent.ranks * sent.stride for sent in exchanges)
+        speed = collectives.link_speed(
+            gpu.inside, gpu.architecture, pattern, ready.engine.name, span
+        )
         taken = sum(float(collectives.seconds(e, gpu, ready.engine).sum()) for e in exchanges)
         if taken < LEAST_PART * whole:
             continue
