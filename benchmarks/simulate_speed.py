@@ -135,12 +135,11 @@ replicas = {INSTANCES}
 """
 
 # Does as the peer does: reads the trace file, simulates it with the prefix cache on and prints
-# latencies, in a process that looks for cycles as seldom as the command's own
-# (`splitpoint.cli.main`).
+# latencies, in a process with the settings of the command's own.
 OURS = """
-import atexit, gc, sys
-gc.set_threshold(50_000)
-atexit.register(gc.freeze)
+import sys
+from splitpoint.process import settle
+settle()
 from pathlib import Path
 from benchmarks.worlds import world
 from splitpoint import metrics

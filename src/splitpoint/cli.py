@@ -5,9 +5,6 @@ ends with one readable line and exit code 2, a failure outside (disk, network, e
 Every room is imported inside the command that needs it, so that `--help` answers at once.
 """
 
-import atexit
-import gc
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from splitpoint.errors import OutsideError, PlanError
+from splitpoint.process import settle
 
 if TYPE_CHECKING:
     import msgspec
@@ -28,8 +26,6 @@ UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 INTERRUPTED = 130
 STOPPED = "interrupted; nothing was written"
-# New objects after which Python looks for cycles among them; its own number is 700.
-GARBAGE = 50_000
 
 app = typer.Typer(
     add_completion=False,
@@ -70,13 +66,7 @@ def _about(version: Version = False) -> None:
 
 def main() -> None:
     """Entry point of the `splitpoint` command."""
-    # No command multiplies matrices worth a second thread, and NumPy's BLAS starts one for each
-    # core as it is imported: measured, 50 ms of CPU time on two cores.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # What a command makes lives until it ends: looking through it for cycles takes a tenth of the
-    # CPU time of a short one (measured), so it is done seldom, and not once more at the end.
-    gc.set_threshold(GARBAGE)
-    atexit.register(gc.freeze)
+    settle()
     # A batch system stops a job by SIGTERM: what is half made goes as it does at Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
