@@ -149,9 +149,9 @@ def simulated(row: Measured) -> Outcome:
     gpu: Gpu = facts.gpu(row.gpu)
     try:
         model = model_of(row)
-        ready = candidate(row.deployment, model, gpu)
+        ready = candidate(row.deployment, model, [gpu] * len(row.deployment.pools))
         share = (1 + row.spread) / 2
-        served = world(ready, model, gpu, tokens=int(row.isl * share))
+        served = world(ready, model, tokens=int(row.isl * share))
     except PlanError as error:
         return Outcome(key=row.key, refused=str(error))
     before = held_back(row, ready.instances[-1].curve)

@@ -212,6 +212,31 @@ def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -
     assert splitpoint("simulate", file, "--json").json == said.json
 
 
+def test_simulate_takes_a_gpu_for_each_pool(splitpoint: Any, tmp_path: Path) -> None:
+    file = tmp_path / "deployment.toml"
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n'
+        '[[pools]]\nrole = "prefill"\ngpu = "H100 SXM"\n[[pools]]\nrole = "decode"\n'
+        "[workload]\nisl = 8000\nosl = 50\nrate = 0.1\nrequests = 20\n"
+    )
+    unlike, h20, h100 = (
+        splitpoint("simulate", file, "--json", *("--set", f"pools.0.gpu={first}", *more)).json
+        for first, more in (
+            ("H100 SXM", ()),
+            ("H20", ()),
+            ("H100 SXM", ("--set", "gpu=H100 SXM")),
+        )
+    )
+    assert unlike["deployment"] == "P 1xTP1 on H100 SXM + D 1xTP1 on H20"
+    assert "rates per GPU count H100 SXM and H20 alike: set prices beside them" in unlike["notes"]
+    # So few requests never meet: prefill is the one GPU's, decode the other's, whose memory is
+    # the faster one.
+    prefill = [one["ttft_stack"]["prefill"] for one in (unlike, h100, h20)]
+    gaps = [one["itl"]["p50"] for one in (unlike, h20, h100)]
+    assert prefill[0] == pytest.approx(prefill[1]) and prefill[2] > 2 * prefill[0]
+    assert gaps[0] == pytest.approx(gaps[1]) and gaps[2] > 1.02 * gaps[0]
+
+
 def test_simulate_tells_what_host_memory_gave_back_and_cuts_as_asked(
     splitpoint: Any, tmp_path: Path
 ) -> None:

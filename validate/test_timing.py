@@ -156,7 +156,7 @@ def test_replays_of_real_servers(replay: Replay, capsys: pytest.CaptureFixture[s
 
 def served(model: Model, gpu: Gpu, topology: Topology, engine: Engine, requests: Trace) -> Run:
     """The requests through one mixed instance."""
-    ready = instance(model, gpu, holding(model, gpu, topology, engine, kv_pool_gib=None))
+    ready = instance(model, holding(model, gpu, topology, engine, kv_pool_gib=None))
     engine = ready.holding.engine
     assert engine.max_seqs is not None and engine.batched_tokens is not None
     pool = PoolSpec(

@@ -269,6 +269,14 @@ def test_a_deployment_file_becomes_pools(tmp_path: Path) -> None:
     assert deployment.pools[1].topology == Topology(tp=1, dp=2, ep=2)
 
 
+def test_a_pool_may_run_on_a_gpu_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "deployment.toml"
+    path.write_text(DEPLOYMENT)
+    plan = read_deployment(path, ("pools.0.gpu=h100",))
+    assert [gpu.name for gpu in plan.pool_gpus] == ["H100 SXM", "H20"]
+    assert str(plan.deployment) == "P 3xTP2 on H100 SXM + D 1xTP1DP2+EP drafts=3 on H20"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -279,6 +287,7 @@ def test_a_deployment_file_becomes_pools(tmp_path: Path) -> None:
         ("pools.0.replicas=0", "0 is out of range (from 1 to 65536)"),
         ("pools.1.tp=0", "0 is out of range (from 1 to 4096)"),
         ("pools.1.engine.drafts=17", "17 is out of range (from 0 to 16)"),
+        ("pools.0.gpu=H2O0", "pools.0.gpu: 'H2O0' is not a GPU of the catalogue (did you mean"),
         ("gpu=H2O0", "'H2O0' is not a GPU of the catalogue (did you mean 'H20'?)"),
     ],
 )  # fmt: skip

@@ -151,6 +151,13 @@ def test_a_result_of_other_gpus_is_refused() -> None:
         bench_of(plan(), [replace(load(1, 100, 10), gpus=8)])
 
 
+def test_a_deployment_on_two_kinds_of_gpu_is_not_fitted() -> None:
+    (pool,) = plan().pools
+    pools = replace(pool, role="prefill", gpu="H100 SXM"), replace(pool, role="decode")
+    with pytest.raises(PlanError, match=r"two kinds of GPU \(factors are of one: fit each pool"):
+        bench_of(replace(plan(), pools=pools), ())
+
+
 def test_rows_of_a_file_are_selected(tmp_path: Path) -> None:
     shared = {"hardware": "h20", "disagg": "False", "isl": 1000, "osl": 100, "gpus": 1}
     rows = [shared | {"conc": c, "tput": 100, "ttft": 0.1, "tpot": 0.01} for c in (1, 2, 4)]

@@ -257,7 +257,9 @@ def test_the_deployment_file_says_what_the_plan_chose(tmp_path: Path) -> None:
     (tmp_path / "deployment.json").write_text(bundle.files(made)["deployment.json"])
     read = read_deployment(tmp_path / "deployment.json")
     beside = str(tmp_path / "curve.json")
-    pools = tuple(replace(p, engine=replace(p.engine, curve=beside)) for p in deployment.pools)
+    pools = tuple(
+        replace(p, engine=replace(p.engine, curve=beside), gpu=GPU) for p in deployment.pools
+    )
     assert read.deployment == replace(deployment, pools=pools)
     assert (read.gpu, read.workload, read.slo) == (plan.gpu, plan.workload, plan.slo)
     assert (read.transfer_bandwidth, read.kv_pool_gib) == (3.5e9, 9)

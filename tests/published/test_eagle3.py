@@ -26,7 +26,7 @@ def step_ms(drafts: int, version: str, *, ahead: bool = False) -> float:
     engine = replace(engine, draft_method="eagle3")
     model = with_drafter(load_model("meta-llama/Llama-3.1-8B-Instruct"), [engine])
     gpu = facts.gpu("H100 SXM")
-    curve = instance(model, gpu, holding(model, gpu, Topology(), engine, kv_pool_gib=None)).curve
+    curve = instance(model, holding(model, gpu, Topology(), engine, kv_pool_gib=None)).curve
     return float((curve.decode[1] + curve.decode_context[1] * CONTEXT) * PICO) * 1e3
 
 

@@ -25,7 +25,7 @@ def stages(chunk: int) -> tuple[StepCurve, ...]:
     model, gb300 = load_model("nvidia/DeepSeek-V3.1-NVFP4"), gpu("GB300")
     engine = Engine(batched_tokens=chunk, max_len=140_000, prefix_caching=False, kv_dtype="fp8")
     held = holding(model, gb300, Topology(pp=4), engine, kv_pool_gib=None)
-    return instance(model, gb300, held).curve.stages
+    return instance(model, held).curve.stages
 
 
 def seconds(stage: StepCurve, chunk: int) -> float:

@@ -33,7 +33,7 @@ def ready(topology: Topology = ONE, budget: int = 2048, drafts: int = 0) -> Inst
     """An instance of few sequences, quick to bake and to simulate."""
     engine = Engine(max_seqs=64, batched_tokens=budget, max_len=16384, drafts=drafts)
     held = holding(model(), h20(), topology, engine, kv_pool_gib=None)
-    return instance(model(), h20(), held)
+    return instance(model(), held)
 
 
 def trace(

@@ -44,7 +44,7 @@ def found(
 
 def test_decode_alone_is_the_decode_curve() -> None:
     held = holding(small.model(), small.h20(), Topology(), ENGINE, kv_pool_gib=None)
-    curve = instance(small.model(), small.h20(), held).curve
+    curve = instance(small.model(), held).curve
     for point in found().line("decode", "TP1", 0):
         n = point.concurrency
         step = (curve.decode[n] + curve.decode_context[n] * n * 51) * PICO
@@ -55,7 +55,7 @@ def test_decode_alone_is_the_decode_curve() -> None:
 
 def test_decode_behind_a_context_is_the_decode_curve_there() -> None:
     held = holding(small.model(), small.h20(), Topology(), ENGINE, kv_pool_gib=None)
-    curve = instance(small.model(), small.h20(), held).curve
+    curve = instance(small.model(), held).curve
     swept = found(shape=replace(SHAPE, context=3000))
     for point in swept.line("decode", "TP1", 0):
         n = point.concurrency
@@ -93,7 +93,7 @@ def test_windows_and_states_decode_behind_a_context() -> None:
 
 def test_prefill_alone_is_the_time_of_full_steps() -> None:
     held = holding(small.model(), small.h20(), Topology(), ENGINE, kv_pool_gib=None)
-    curve = instance(small.model(), small.h20(), held).curve
+    curve = instance(small.model(), held).curve
     one = found().line("prefill", "TP1", 0)[0]
     taken = (curve.mixed[2000] + curve.prefill_pair * 2000 * 2001 / 2) * PICO
     speed = host_speed(held.engine)

@@ -25,7 +25,7 @@ def jobs() -> list[Job]:
     return [
         Job(
             name=f"{candidate.name} on {trace}",
-            world=world(candidate, small.model(), small.h20(), tokens=2000),
+            world=world(candidate, small.model(), tokens=2000),
             trace=trace,
             seed=7,
         )

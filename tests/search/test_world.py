@@ -3,9 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.deployment import Deployment, Topology
+from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.gpu import GIB
-from splitpoint.search.world import candidate_of, path, world
+from splitpoint.search.world import candidate, candidate_of, path, pools, world
 from splitpoint.sim.world import Reserve
 from splitpoint.timing.host import host_speed
 from tests.search import small
@@ -13,9 +14,7 @@ from tests.search import small
 
 def test_a_pool_carries_the_instance_s_memory_and_settings() -> None:
     two = small.ready(Topology(tp=2))
-    made = world(
-        candidate_of([("mixed", two, 3)], "session"), small.model(), small.h20(), tokens=1000
-    )
+    made = world(candidate_of([("mixed", two, 3)], "session"), small.model(), tokens=1000)
     (pool,) = made.pools
     assert (pool.role, pool.replicas, pool.dp, pool.gpus) == ("mixed", 3, 1, 2)
     assert pool.kv_blocks == two.holding.kv_bytes // two.holding.layout.block_bytes
@@ -29,7 +28,6 @@ def test_a_block_of_shares_holds_the_tokens_of_all_ranks() -> None:
         world(
             candidate_of([("mixed", small.ready(Topology(tp=8, dcp=dcp)), 1)], "session"),
             small.model(),
-            small.h20(),
             tokens=1000,
         ).pools[0]
         for dcp in (1, 2)
@@ -44,7 +42,6 @@ def test_a_transfer_moves_the_request_of_all_ranks() -> None:
         made = path(
             candidate_of([("prefill", one, 1), ("decode", one, 1)], "round_robin"),
             small.model(),
-            small.h20(),
             tokens=1000,
         )
         assert made is not None
@@ -54,10 +51,33 @@ def test_a_transfer_moves_the_request_of_all_ranks() -> None:
     assert [link(tp) for tp in (1, 2, 4)] == [98_304] * 3
 
 
+def test_each_pool_has_the_memory_and_the_speed_of_its_own_gpu() -> None:
+    h100, h20 = gpu("H100 SXM"), small.h20()
+    pair = pools([("prefill", small.ready(), 1), ("decode", small.ready(), 1)])
+    deployment = Deployment(pools=pair)
+    unlike, alike, slow = (
+        candidate(deployment, small.model(), gpus)
+        for gpus in ((h100, h20), (h100, h100), (h20, h20))
+    )
+    for found, own in zip(unlike.instances, (alike.instances[0], slow.instances[1]), strict=True):
+        assert found.holding == own.holding
+        assert found.curve.mixed.tolist() == own.curve.mixed.tolist()
+    assert alike.instances[0].curve.mixed[-1] < 0.5 * slow.instances[0].curve.mixed[-1]
+    made = path(unlike, small.model(), tokens=1000)
+    assert made is not None and made.origin.startswith("ib")
+    assert (
+        candidate_of(
+            [("prefill", alike.instances[0], 1), ("decode", slow.instances[1], 1)],
+            "round_robin",
+        ).name
+        == "P 1xTP1 on H100 SXM + D 1xTP1 on H20, round_robin"
+    )
+
+
 def test_the_plan_s_bandwidth_overrides_a_port() -> None:
     one = small.ready()
     candidate = candidate_of([("prefill", one, 1), ("decode", one, 1)], "round_robin")
-    made = path(candidate, small.model(), small.h20(), tokens=1000, transfer_bandwidth=3.5e9)
+    made = path(candidate, small.model(), tokens=1000, transfer_bandwidth=3.5e9)
     assert made is not None and made.bandwidth == pytest.approx(3.5e9)
 
 
@@ -77,9 +97,7 @@ def test_host_memory_is_shared_by_the_gpus_of_a_rank() -> None:
         one = small.ready(Topology(tp=tp))
         engine = replace(one.engine, host_kv_gib=gib, host_bandwidth=4e10)
         ready = replace(one, holding=replace(one.holding, engine=engine))
-        made = world(
-            candidate_of([("mixed", ready, 1)], "session"), small.model(), small.h20(), tokens=1000
-        )
+        made = world(candidate_of([("mixed", ready, 1)], "session"), small.model(), tokens=1000)
         (pool,) = made.pools
         assert pool.block_bytes == one.holding.layout.block_bytes
         assert pool.host_blocks == 10 * GIB // pool.block_bytes
@@ -94,7 +112,6 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
     made = world(
         candidate_of([("prefill", ready, 1), ("decode", ready, 1)], "session"),
         small.model(),
-        small.h20(),
         tokens=1000,
     )
     assert [pool.reserve for pool in made.pools] == [Reserve(), Reserve()]
@@ -114,7 +131,7 @@ def test_sglang_orders_its_queue_as_the_plan_says() -> None:
         )
         ready = replace(one, holding=replace(one.holding, engine=engine))
         parts = candidate_of([("mixed", ready, 1)], "session")
-        (pool,) = world(parts, small.model(), small.h20(), tokens=1000).pools
+        (pool,) = world(parts, small.model(), tokens=1000).pools
         assert pool.reserve == Reserve(longest_first=longest_first, mixed=mixed)
 
 
@@ -125,7 +142,6 @@ def test_sglang_keeps_less_free_where_ranks_attend() -> None:
     made = world(
         candidate_of([("mixed", replace(one, holding=held), 1)], "session"),
         small.model(),
-        small.h20(),
         tokens=1000,
     )
     found = made.pools[0].reserve
@@ -138,7 +154,6 @@ def test_a_split_waits_for_its_decode_side_to_hear_of_a_request() -> None:
     made = world(
         candidate_of([("prefill", one, 1), ("decode", one, 1)], "session"),
         small.model(),
-        small.h20(),
         tokens=1000,
     )
     hop = host_speed(one.engine).hop

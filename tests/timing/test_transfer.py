@@ -1,9 +1,11 @@
 """The link between pools: which one, how wide, and how long one transfer takes."""
 
 import pytest
+from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
+from splitpoint.inputs.gpu import Link
 from splitpoint.timing.transfer import NETWORKS, SharedPorts, link, pieces, transfer_seconds
 from tests.timing.worlds import GPU
 
@@ -27,6 +29,35 @@ def test_the_narrower_side_is_the_width_and_data_ranks_do_not_widen_it() -> None
     assert wide.bandwidth == 2 * 4e11 * NETWORKS["nvlink"].share
     ranks = link(GPU, Topology(dp=4, ep=4), Topology(dp=4, ep=4), bytes_per_token=1e5)
     assert ranks.bandwidth == 4e11 * NETWORKS["nvlink"].share
+
+
+def test_two_kinds_of_gpu_meet_over_the_network_by_the_worse_of_both() -> None:
+    # Ports of 25 GB/s, RoCE; eight of them move as much as four of GPU's.
+    slow = replace(
+        GPU, name="slow", outside=Link(kind="roce", bandwidth=2.5e10, latency=1e-5), domain=1
+    )
+    for prefill, decode, least in ((1, 1, 2.5e10), (8, 4, 2e11), (8, 2, 1e11), (2, 8, 5e10)):
+        spec = link(
+            slow, Topology(tp=prefill), Topology(tp=decode), receiver=GPU, bytes_per_token=1e5
+        )
+        assert spec.bandwidth == pytest.approx(least * NETWORKS["roce"].share)
+        back = link(
+            GPU, Topology(tp=decode), Topology(tp=prefill), receiver=slow, bytes_per_token=1e5
+        )
+        assert back.bandwidth == spec.bandwidth and back.latency == spec.latency
+        assert spec.origin.startswith("roce")
+    assert link(GPU, ONE, ONE, receiver=GPU, bytes_per_token=1.0) == link(
+        GPU, ONE, ONE, bytes_per_token=1.0
+    )
+    with pytest.raises(PlanError, match="transfer_ports: of machines of 8 and of 4 GPUs"):
+        link(
+            GPU,
+            ONE,
+            ONE,
+            receiver=replace(slow, gpus_per_node=4),
+            bytes_per_token=1.0,
+            machine_ports=2,
+        )
 
 
 def test_a_given_bandwidth_is_taken_as_it_is() -> None:

@@ -47,7 +47,7 @@ def test_the_shares_of_the_roofline_are_those_of_the_steps_that_ran() -> None:
     wide = small.ready(Topology(tp=2))
     one = candidate_of([("prefill", wide, 1), ("decode", small.ready(), 1)], "round_robin")
     load = small.load(isl=4000)
-    run = simulate(world(one, small.model(), small.h20(), tokens=4000), load.trace, seed=0)
+    run = simulate(world(one, small.model(), tokens=4000), load.trace, seed=0)
     prefill, decode = mean_steps(one, run, load.profile)
     assert (prefill.name, decode.name) == ("prefill of TP2", "decode of TP1")
     assert prefill.batch.prefill[0] == 2048 and decode.batch.decode[0] >= 1

@@ -15,7 +15,7 @@ SLO = Slo(ttft_s=0.01, tpot_s=1.0)
 def stopped(*, rate: float, isl: int, bandwidth: float | None = None) -> str:
     """The first wall of a split on two GPUs, whose first tokens are all late."""
     one = candidate_of([("prefill", small.ready(), 1), ("decode", small.ready(), 1)], "round_robin")
-    place = world(one, small.model(), small.h20(), tokens=isl, transfer_bandwidth=bandwidth)
+    place = world(one, small.model(), tokens=isl, transfer_bandwidth=bandwidth)
     run = simulate(place, small.trace(40, isl=isl, osl=20, rate=rate), seed=0)
     return first_wall(one, run, SLO)
 
@@ -28,7 +28,7 @@ def test_the_front_end_is_no_queue() -> None:
 
 def test_prefill_alone_is_not_blamed_where_it_is_within_the_slo() -> None:
     one = candidate_of([("prefill", small.ready(), 1), ("decode", small.ready(), 1)], "round_robin")
-    place = world(one, small.model(), small.h20(), tokens=8000)
+    place = world(one, small.model(), tokens=8000)
     run = simulate(place, small.trace(40, isl=8000, osl=20, rate=0.1), seed=0)
     whole, alone = (
         float(np.percentile(times, 90)) for times in (ttft(run), ttft_parts(run).prefill)

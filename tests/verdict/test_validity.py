@@ -36,7 +36,7 @@ def instance(**more: object) -> Instance:
 def told(ready: Instance, *, users: int = 8, isl: int = 400, osl: int = 100) -> tuple[str, ...]:
     candidate = candidate_of([("mixed", ready, 1)], "round_robin")
     requests = shaped(Workload(isl=isl, osl=osl, concurrency=users, requests=64), None, users)
-    made = world(candidate, small.model(), small.h20(), tokens=isl)
+    made = world(candidate, small.model(), tokens=isl)
     run: Run = simulate(made, requests)
     return outside(candidate, run)
 

@@ -89,12 +89,13 @@ class Topology(Record, frozen=True, kw_only=True):
 
 
 class Pool(Record, frozen=True, kw_only=True):
-    """`replicas` equal instances with one role."""
+    """`replicas` equal instances with one role. `gpu`: the name of what they run on."""
 
     role: Role
     topology: Topology
     replicas: GpuCount
     engine: Engine
+    gpu: str = ""
 
     @property
     def gpus(self) -> int:
@@ -137,7 +138,11 @@ class Deployment(Record, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         letters = {"mixed": "", "prefill": "P ", "decode": "D "}
-        return " + ".join(letters[pool.role] + str(pool) for pool in self.pools)
+        differ = len({pool.gpu for pool in self.pools}) > 1
+        return " + ".join(
+            letters[pool.role] + str(pool) + (f" on {pool.gpu}" if differ else "")
+            for pool in self.pools
+        )
 
 
 def problems(topology: Topology, model: Model) -> tuple[str, ...]:

@@ -21,8 +21,11 @@ class GpuFacts(Record, frozen=True, kw_only=True):
     gpu: Gpu
 
 
-def gpu(name: str) -> Gpu:
-    """The GPU of a name such as "H100 SXM", "h100" or "NVIDIA H100 80GB HBM3"."""
+def gpu(name: str | Gpu) -> Gpu:
+    """The GPU of a name such as "H100 SXM", "h100" or "NVIDIA H100 80GB HBM3"; one written out
+    is itself."""
+    if isinstance(name, Gpu):
+        return name
     file = _files().get(_key(name))
     if file is None:
         raise PlanError("gpu", f"{name[:60]!r} is not a GPU of the catalogue", _hint(name))

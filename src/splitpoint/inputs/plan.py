@@ -129,8 +129,8 @@ class Plan(Record, frozen=True, kw_only=True):
 
 
 class PoolPlan(Record, frozen=True, kw_only=True):
-    """One `[[pools]]` table of a deployment file. `ep`: "all" is tp x dp. `engine` replaces the
-    file's own engine table for this pool."""
+    """One `[[pools]]` table of a deployment file. `ep`: "all" is tp x dp. `engine` and `gpu`
+    replace the file's own for this pool."""
 
     role: Role = "mixed"
     tp: Degree = 1
@@ -140,6 +140,7 @@ class PoolPlan(Record, frozen=True, kw_only=True):
     dcp: Degree = 1
     replicas: GpuCount = 1
     engine: Engine | None = None
+    gpu: GpuName | Gpu | None = None
 
     @property
     def topology(self) -> Topology:
@@ -165,6 +166,11 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
     name: str | None = None
 
     @property
+    def pool_gpus(self) -> tuple[Gpu, ...]:
+        """The GPU of each pool."""
+        return tuple(facts.gpu(pool.gpu or self.gpu) for pool in self.pools)
+
+    @property
     def deployment(self) -> Deployment:
         """The pools as the simulator's world is built from."""
         pools = tuple(
@@ -173,8 +179,9 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
                 topology=pool.topology,
                 replicas=pool.replicas,
                 engine=pool.engine or self.engine,
+                gpu=gpu.name,
             )
-            for pool in self.pools
+            for pool, gpu in zip(self.pools, self.pool_gpus, strict=True)
         )
         return Deployment(pools=pools, routing=self.routing, decode_routing=self.decode_routing)
 

@@ -74,7 +74,7 @@ def of_point(answer: Answer, name: str | None = None) -> Serving:
         near = difflib.get_close_matches(wanted, [p.name for p in answer.points], 3, 0.0)
         hint = f"such as {'; '.join(near)}" if near else "nothing was simulated"
         raise PlanError("--point", f"there is no {wanted!r} in the plan", hint)
-    gpu = answer.plan.gpu if isinstance(answer.plan.gpu, Gpu) else gpu_facts(answer.plan.gpu)
+    gpu = gpu_facts(answer.plan.gpu)
     held = [answer.holding(pool) for pool in point.deployment.pools]
     return msgspec.structs.replace(
         serving(answer.plan.model, gpu, point.deployment),

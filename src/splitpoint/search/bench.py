@@ -7,7 +7,6 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs import facts
 from splitpoint.inputs.deployment import problems
 from splitpoint.inputs.drafter import model_of
 from splitpoint.inputs.engine import Engine
@@ -21,8 +20,7 @@ from splitpoint.measurement import Measurement
 from splitpoint.metrics import finished
 from splitpoint.record import Record
 from splitpoint.run import Run
-from splitpoint.search.instance import holding, instance
-from splitpoint.search.world import Candidate, world
+from splitpoint.search.world import candidate, world
 from splitpoint.sim import simulate
 from splitpoint.sim.world import World
 from splitpoint.timing.curve import StepCurve
@@ -73,7 +71,10 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
     """The bench of a deployment file for results measured on it; a curve file that it names is
     left aside, as factors are on predicted times."""
     model = model_of(plan)
-    gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
+    gpu, *others = plan.pool_gpus
+    if any(other != gpu for other in others):
+        what = "runs on two kinds of GPU"
+        raise PlanError("deployment", what, "factors are of one: fit each pool alone")
     deployment = plan.deployment
     pools = tuple(
         replace(pool, engine=replace(pool.engine, curve=None)) for pool in deployment.pools
@@ -81,30 +82,20 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
     for pool in pools:
         if faults := problems(pool.topology, model):
             raise PlanError(f"layout {pool.topology}", faults[0], "; ".join(faults[1:]))
-    candidate = Candidate(
-        deployment=replace(deployment, pools=pools),
-        instances=tuple(
-            instance(
-                model,
-                gpu,
-                holding(model, gpu, pool.topology, pool.engine, kv_pool_gib=plan.kv_pool_gib),
-            )
-            for pool in pools
-        ),
-    )
+    on = replace(deployment, pools=pools)
+    ready = candidate(on, model, plan.pool_gpus, kv_pool_gib=plan.kv_pool_gib)
     for one in measured:
         if one.gpus is not None and one.gpus != deployment.gpus:
             what = f"was measured on {one.gpus:,} GPUs, the deployment has {deployment.gpus:,}"
             raise PlanError(one.name, what)
     lengths = [one.isl for one in measured if one.isl]
     tokens = max(round(sum(lengths) / len(lengths)), 1) if lengths else 1
-    engine = candidate.instances[0].engine
-    names = [instance_name(ready.topology, ready.engine) for ready in candidate.instances]
+    engine = ready.instances[0].engine
+    names = [instance_name(each.topology, each.engine) for each in ready.instances]
     return Bench(
         world=world(
-            candidate,
+            ready,
             model,
-            gpu,
             tokens=tokens,
             transfer_bandwidth=plan.transfer_bandwidth,
             transfer_ports=plan.transfer_ports,
@@ -117,7 +108,7 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
             engine_version=engine.version,
             instances=tuple(dict.fromkeys(names)),
         ),
-        engines=tuple(ready.engine for ready in candidate.instances),
+        engines=tuple(each.engine for each in ready.instances),
     )
 
 

@@ -23,9 +23,10 @@ from splitpoint.timing.host import host_speed
 
 
 class Holding(Record, frozen=True, kw_only=True):
-    """What one rank holds: its resolved engine, KV layout, memory ladder, and the pool in bytes
-    (the ladder's, or the size that the plan states)."""
+    """What one rank holds: its GPU, resolved engine, KV layout, memory ladder, and the pool in
+    bytes (the ladder's, or the size that the plan states)."""
 
+    gpu: Gpu
     topology: Topology
     engine: Engine
     layout: KvLayout
@@ -75,6 +76,11 @@ class Instance(Record, frozen=True, kw_only=True):
     fitted: FittedCurve | None = None
 
     @property
+    def gpu(self) -> Gpu:
+        """The GPU that it runs on."""
+        return self.holding.gpu
+
+    @property
     def topology(self) -> Topology:
         """The parallel degrees."""
         return self.holding.topology
@@ -110,6 +116,7 @@ def holding(
     settings = resolved(engine, gpu, topology, model)
     rungs = ladder(model, gpu, topology, settings)
     held = Holding(
+        gpu=gpu,
         topology=topology,
         engine=settings,
         layout=layout(model, topology, settings),
@@ -122,9 +129,10 @@ def holding(
     return replace(held, engine=replace(settings, max_len=longest)) if longest else held
 
 
-def instance(model: Model, gpu: Gpu, held: Holding) -> Instance:
+def instance(model: Model, held: Holding) -> Instance:
     """The holding with its step times baked, corrected by a curve file where the engine names
     one."""
+    gpu = held.gpu
     curve = step_curve(model, gpu, held.topology, held.engine)
     fitted = None
     if held.engine.curve is not None:

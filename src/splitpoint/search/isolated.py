@@ -163,7 +163,7 @@ def isolated_phases(
     `context`: input tokens whose KV is on the instance when decode starts.
     """
     model = model_of(plan)
-    gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
+    gpu = facts.gpu(plan.gpu)
     means = loads(plan.workload, base=base, requests=plan.search.requests)[0].profile
     for topology in topologies:
         if topology.gpus > plan.gpus:
@@ -234,7 +234,7 @@ def isolated(
             if lack is not None:
                 unfit.append(lack)
             else:
-                readies.append(instance(model, gpu, held))
+                readies.append(instance(model, held))
     traces = {
         (phase, users): _trace(phase, users, shape, seed)
         for phase in PHASES
@@ -251,7 +251,7 @@ def isolated(
     jobs = [
         Job(
             name=str(number),
-            world=_alone(loop, model, gpu, shape),
+            world=_alone(loop, model, shape),
             trace=places.index((loop.phase, loop.concurrency)),
             seed=seed,
             series=False,
@@ -300,11 +300,11 @@ def _longest(shape: Shape) -> int:
     return max(shape.isl + PREFILL_OSL, shape.context + shape.osl)
 
 
-def _alone(loop: Loop, model: Model, gpu: Gpu, shape: Shape) -> World:
+def _alone(loop: Loop, model: Model, shape: Shape) -> World:
     """One instance that does all, or one that decodes behind a prefill side without bounds, whose
     prompts take no time, if they are of more than one token."""
     one = candidate_of([("mixed", loop.instance, 1)], "least_requests")
-    plain = world(one, model, gpu, tokens=loop.tokens)
+    plain = world(one, model, tokens=loop.tokens)
     if loop.phase == "prefill" or shape.context == DECODE_ISL:
         return plain
     (pool,) = plain.pools

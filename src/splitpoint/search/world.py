@@ -50,13 +50,20 @@ class Candidate(Record, frozen=True, kw_only=True):
         return host_speed(self.instances[0].engine).front_token
 
 
-def candidate(deployment: Deployment, model: Model, gpu: Gpu) -> Candidate:
-    """A deployment made ready from its own engines, each pool's memory being its ladder's."""
+def candidate(
+    deployment: Deployment,
+    model: Model,
+    gpus: Sequence[Gpu],
+    *,
+    kv_pool_gib: float | None = None,
+) -> Candidate:
+    """A deployment made ready from its own engines, each pool on its GPU of `gpus`; its memory is
+    its ladder's where `kv_pool_gib` does not state it."""
     return Candidate(
         deployment=deployment,
         instances=tuple(
-            instance(model, gpu, holding(model, gpu, pool.topology, pool.engine, kv_pool_gib=None))
-            for pool in deployment.pools
+            instance(model, holding(model, gpu, p.topology, p.engine, kv_pool_gib=kv_pool_gib))
+            for p, gpu in zip(deployment.pools, gpus, strict=True)
         ),
     )
 
@@ -64,7 +71,13 @@ def candidate(deployment: Deployment, model: Model, gpu: Gpu) -> Candidate:
 def pools(parts: Sequence[tuple[Role, Instance, int]]) -> tuple[Pool, ...]:
     """The pools of these roles, instances and counts."""
     return tuple(
-        Pool(role=role, topology=ready.topology, replicas=count, engine=ready.engine)
+        Pool(
+            role=role,
+            topology=ready.topology,
+            replicas=count,
+            engine=ready.engine,
+            gpu=ready.gpu.name,
+        )
         for role, ready, count in parts
     )
 
@@ -80,7 +93,6 @@ def candidate_of(parts: Sequence[tuple[Role, Instance, int]], routing: Routing) 
 def world(
     candidate: Candidate,
     model: Model,
-    gpu: Gpu,
     *,
     tokens: int,
     transfer_bandwidth: float | None = None,
@@ -100,7 +112,6 @@ def world(
         link=path(
             candidate,
             model,
-            gpu,
             tokens=tokens,
             transfer_bandwidth=transfer_bandwidth,
             transfer_ports=transfer_ports,
@@ -113,7 +124,6 @@ def world(
 def path(
     candidate: Candidate,
     model: Model,
-    gpu: Gpu,
     *,
     tokens: int,
     transfer_bandwidth: float | None = None,
@@ -126,14 +136,14 @@ def path(
         pool.role: ready
         for pool, ready in zip(candidate.deployment.pools, candidate.instances, strict=True)
     }
-    decode = by_role["decode"]
+    prefill, decode = by_role["prefill"], by_role["decode"]
     # Every decode rank pulls its own share; what ranks hold copies of crosses once for each.
     cost = handoff(model, decode.holding.layout, tokens)
     posted = pieces(decode.engine.name, cost.descriptors_per_block, cost.ranks)
     speed = host_speed(decode.engine)
     return link(
-        gpu,
-        by_role["prefill"].topology,
+        prefill.gpu,
+        prefill.topology,
         decode.topology,
         bytes_per_token=cost.bytes_per_token * cost.ranks,
         fixed_bytes=float(cost.fixed_bytes * cost.ranks),
@@ -141,6 +151,7 @@ def path(
         descriptors=posted.per_request,
         hop=speed.hop,
         hop_across=speed.hop_across,
+        receiver=decode.gpu,
         gpus=candidate.deployment.gpus,
         bandwidth=transfer_bandwidth,
         machine_ports=transfer_ports,

@@ -131,6 +131,7 @@ def link(
     prefill: Topology,
     decode: Topology,
     *,
+    receiver: Gpu | None = None,
     bytes_per_token: float,
     fixed_bytes: float = 0.0,
     descriptors_per_block: float = 0.0,
@@ -153,18 +154,30 @@ def link(
     `descriptors` are posted once a request; `hop`: seconds from the end of its prefill until its
     decode instance knows of it, and `hop_across` more over the network.
     `machine_ports`: how many ports all GPUs of a machine share, where each has none of its own.
+    `receiver`: what decodes, where that is another GPU than `gpu`: they meet over the network, by
+    the worse of both kinds, and the side whose ports move less bounds the path.
     """
     if bandwidth is not None and not bandwidth > 0:
         raise PlanError("transfer_bandwidth", f"{bandwidth} is not above zero", "bytes per second")
+    other = receiver or gpu
     total = prefill.gpus + decode.gpus if gpus is None else gpus
-    inside = total <= gpu.domain
-    port = gpu.inside if inside else gpu.outside
+    inside = other == gpu and total <= gpu.domain
+    ports_of = (gpu.inside,) if inside else (gpu.outside, other.outside)
     hop += 0.0 if inside else hop_across
-    kind = network or _NETWORK_OF[port.kind]
+    kinds: list[Network] = [network or _NETWORK_OF[port.kind] for port in ports_of]
+    kind = min(kinds, key=lambda each: NETWORKS[each].share)
     speed = NETWORKS[kind]
-    ports = min(prefill.tp * prefill.pp, decode.tp * decode.pp)
+    widths = prefill.tp * prefill.pp, decode.tp * decode.pp
+    ports = min(widths)
+    sides = [
+        width * port.bandwidth * speed.share
+        for width, port in zip(widths, (ports_of[0], ports_of[-1]), strict=True)
+    ]
     shared, told = None, ""
     if machine_ports is not None:
+        if other.gpus_per_node != gpu.gpus_per_node:
+            what = f"of machines of {gpu.gpus_per_node} and of {other.gpus_per_node} GPUs"
+            raise PlanError("transfer_ports", what, "state transfer_bandwidth of one GPU instead")
         width = min(ports, gpu.gpus_per_node)
         shared = SharedPorts(gpus=gpu.gpus_per_node, ports=machine_ports, width=width)
         told = f", {machine_ports} ports a machine of {gpu.gpus_per_node} GPUs"
@@ -172,9 +185,10 @@ def link(
         told += f", {hop:g} s from one server to the other"
     a_side = "port a side" if ports == 1 else "ports a side"
     given = f"given: {bandwidth:g} bytes/s a port; " if bandwidth is not None else ""
+    latency = max(port.latency for port in ports_of) + speed.latency
     return LinkSpec(
-        bandwidth=ports * (bandwidth if bandwidth is not None else port.bandwidth * speed.share),
-        latency=port.latency + speed.latency + hop + descriptors * speed.per_descriptor / ports,
+        bandwidth=min(sides) if bandwidth is None else ports * bandwidth,
+        latency=latency + hop + descriptors * speed.per_descriptor / ports,
         bytes_per_token=bytes_per_token,
         fixed_bytes=fixed_bytes,
         per_descriptor=speed.per_descriptor / ports,

@@ -43,7 +43,7 @@ class Trial(Record, frozen=True, kw_only=True):
 
 def case_of(plan: Plan, *, base: Path, tell: Progress, workers: int | None) -> Case:
     """The plan with what it names read."""
-    gpu = plan.gpu if isinstance(plan.gpu, Gpu) else facts.gpu(plan.gpu)
+    gpu = facts.gpu(plan.gpu)
     return Case(
         plan=plan,
         model=model_of(plan),
@@ -77,7 +77,6 @@ def job_of(case: Case, trial: Trial) -> Job:
         world=world(
             trial.candidate,
             case.model,
-            case.gpu,
             tokens=round(case.loads[trial.load].profile.isl),
             transfer_bandwidth=case.plan.search.transfer_bandwidth,
             transfer_ports=case.plan.search.transfer_ports,

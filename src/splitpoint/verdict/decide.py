@@ -448,7 +448,6 @@ def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
     return path(
         candidate,
         case.model,
-        case.gpu,
         tokens=round(load.profile.isl),
         transfer_bandwidth=case.plan.search.transfer_bandwidth,
         transfer_ports=case.plan.search.transfer_ports,

@@ -20,10 +20,10 @@ from splitpoint.inputs.workload import Slo
 from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.run import OUTCOMES, Run
-from splitpoint.search.instance import holding, instance
+from splitpoint.search.instance import holding
 from splitpoint.search.loads import too_long
 from splitpoint.search.space import engines, lacking, topologies
-from splitpoint.search.world import Candidate, world
+from splitpoint.search.world import Candidate, candidate, world
 from splitpoint.sim import simulate
 from splitpoint.verdict.answer import Stack
 from splitpoint.verdict.validity import outside
@@ -115,12 +115,13 @@ def replay(
     """Simulate a deployment, or a plan's mixed one on all its GPUs, under a trace; rates and
     occupancies of the summary leave out the `cuts`. `where`: the file that states it."""
     model = model_of(asked)
-    gpu = asked.gpu if isinstance(asked.gpu, Gpu) else gpu_by_name(asked.gpu)
     if isinstance(asked, DeploymentPlan):
         deployment, slo, note = asked.deployment, asked.slo, ""
+        gpus = asked.pool_gpus
         given: DeploymentPlan | Search = asked
     else:
-        deployment, slo = _mixed(asked, model, gpu, trace), asked.slo
+        gpus = (gpu_by_name(asked.gpu),)
+        deployment, slo = _mixed(asked, model, gpus[0], trace), asked.slo
         given = asked.search
         note = "a plan file names no deployment: this is its mixed one on all GPUs"
     for index, pool in enumerate(deployment.pools):
@@ -128,20 +129,11 @@ def replay(
         if faults:
             place = f"{where}: pools.{index}: layout {pool.topology}"
             raise PlanError(place, faults[0], "; ".join(faults[1:]))
-    chosen = Candidate(
-        deployment=deployment,
-        instances=tuple(
-            instance(
-                model, gpu, holding(model, gpu, p.topology, p.engine, kv_pool_gib=given.kv_pool_gib)
-            )
-            for p in deployment.pools
-        ),
-    )
+    chosen = candidate(deployment, model, gpus, kv_pool_gib=given.kv_pool_gib)
     run = simulate(
         world(
             chosen,
             model,
-            gpu,
             tokens=max(round(float(trace.isl.mean())), 1),
             transfer_bandwidth=given.transfer_bandwidth,
             transfer_ports=given.transfer_ports,
@@ -157,6 +149,7 @@ def replay(
         *([note] if note else []),
         *(f"no real engine starts here: {lack.name}: {lack.why}" for lack in unfit),
         *_apart(chosen),
+        *_unlike(deployment),
         *(f"inferred, not stated: {told}" for told in model.inferred),
         *too_long(trace, limit),
         *_drained(run, cuts),
@@ -228,6 +221,14 @@ def _apart(chosen: Candidate) -> list[str]:
     return [] if why is None else [f"no real engine hands over here, simulated as if: {why}"]
 
 
+def _unlike(deployment: Deployment) -> list[str]:
+    """That a GPU is not a GPU where pools run on different ones."""
+    kinds = list(dict.fromkeys(pool.gpu for pool in deployment.pools))
+    if len(kinds) == 1:
+        return []
+    return [f"rates per GPU count {' and '.join(kinds)} alike: set prices beside them"]
+
+
 def _drained(run: Run, cuts: metrics.Cuts) -> list[str]:
     """That requests take longer than they arrive for, so that rates are no load's."""
     share = metrics.draining(run, cuts)
@@ -253,6 +254,7 @@ def _mixed(plan: Plan, model: Model, gpu: Gpu, trace: Trace) -> Deployment:
                 topology=topology,
                 replicas=plan.gpus // topology.gpus,
                 engine=held.engine,
+                gpu=gpu.name,
             )
             return Deployment(pools=(pool,), routing=plan.search.routing[0])
     raise PlanError(

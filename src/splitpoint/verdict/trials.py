@@ -53,7 +53,7 @@ def field(case: Case, space: Space) -> Field:
     ready: list[Instance] = []
     for index, held in enumerate(space.holdings):
         case.tell("step times", 0.1 * index / len(space.holdings))
-        ready.append(instance(case.model, case.gpu, held))
+        ready.append(instance(case.model, held))
     rejected = [
         Rejected(
             name=lack.name,
@@ -247,7 +247,7 @@ def _with_budget(case: Case, now: Instance, budget: int) -> Instance:
         replace(now.engine, batched_tokens=budget),
         kv_pool_gib=case.plan.search.kv_pool_gib,
     )
-    return instance(case.model, case.gpu, held)
+    return instance(case.model, held)
 
 
 def _paced(
