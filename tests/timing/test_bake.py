@@ -85,6 +85,56 @@ def test_the_parts_of_a_step_are_all_of_it(model: Model, topology: Topology) -> 
     assert sum(parts.values()) >= work + gap - 1e-12
 
 
+# Engines whose hosts wait, run ahead, launch drafts in pieces or one by one, agree with other
+# ranks' hosts, and look for drafts in the text.
+HOSTS = {
+    "waits": WAITS,
+    "ahead": ENGINE,
+    "drafts": replace(ENGINE, drafts=2),
+    "drafts, waits": replace(WAITS, drafts=3),
+    "pieces": replace(ENGINE, drafts=3, version="0.26.1"),
+    "one by one": replace(ENGINE, drafts=3, version="0.26.1", graph_mode="full_decode_only"),
+    "text": replace(ENGINE, drafts=3, version="0.24.0", draft_method="ngram"),
+    "eager": replace(ENGINE, graphs=False, drafts=1),
+    "sglang": replace(ENGINE, name="sglang", version="0.5.10", drafts=3),
+    "trtllm": replace(ENGINE, name="trtllm", version="1.1.0", drafts=1),
+}
+
+
+@pytest.mark.parametrize("platform", ["test GPU", "H200 SXM", "GB200", "MI300X"])
+@pytest.mark.parametrize("engine", HOSTS.values(), ids=HOSTS)
+def test_the_parts_sum_to_the_step_that_is_simulated(engine: Engine, platform: str) -> None:
+    gpu = GPU if platform == GPU.name else facts.gpu(platform)
+    for model, topology in (
+        (drafting(DENSE), Topology(pp=2)),
+        (drafting(MOE), Topology(dp=4, ep=4)),
+        (drafting(replace(HYBRID, layers=HYBRID.layers[5:] * 3)), ONE),
+    ):
+        asked = resolved(replace(engine, batched_tokens=2048), gpu, topology, model)
+        stages = step_curve(model, gpu, topology, asked).stages
+        for running, length in ((1, 500), (7, 3000), (20, 1500)):
+            context = running * length
+            step = batch(decode=running, context=context, rows=running)
+            told = sum(bake.step_parts(model, gpu, topology, asked, step).values())
+            table = sum(
+                float(c.decode[running] + c.decode_context[running] * context) for c in stages
+            )
+            # A slope is whole picoseconds a token.
+            slack = len(stages) * context * PICO
+            assert told == pytest.approx(table * PICO, abs=slack, rel=1e-3)
+        # Attention of a chunk is no line in its length and prefix: up to 8% between them on these small models.
+        for new, prefix in ((2048, 0), (2048, 30_000), (512, 2000)):
+            pairs = new * (prefix + (new + 1) / 2)
+            step = batch(prefill=new, pairs=pairs, rows=1)
+            told = sum(bake.step_parts(model, gpu, topology, asked, step).values())
+            table = sum(
+                float(c.mixed[new] + c.prefill_pair * pairs + c.prefill_prefix * prefix)
+                for c in stages
+            )
+            slack = len(stages) * (pairs + prefix) * PICO
+            assert told == pytest.approx(table * PICO, abs=slack, rel=0.1)
+
+
 @pytest.mark.parametrize("model", MODELS, ids=["dense", "moe", "hybrid"])
 @pytest.mark.parametrize("topology", TOPOLOGIES[:3], ids=str)
 def test_a_decode_step_is_its_operators_at_any_context_past_the_windows(

@@ -115,7 +115,8 @@ def _stage_curve(
     floor = host.launch_floor(engine, gpu, new, kernels)
     work = np.interp(new, points, _rising(engine, chunk.work))
     pair, prefix = walks(points, chunk.slope)
-    prefix += _again(model, gpu, topology, engine, stage)
+    again = sum(seconds for _, seconds in _again(model, gpu, topology, engine, stage))
+    prefix += int(np.rint(again / PICO))
     mixed = np.maximum(work, floor) + scheduled * host.gap(engine, gpu, np.ones_like(new))
     gap = host.gap(engine, gpu, sequences + 1.0) - host.gap(engine, gpu, np.ones_like(sequences))
     joined = _joined(line, gpu, engine, sequences, kernels) + scheduled * gap
@@ -156,12 +157,17 @@ def walks(tokens: Array, slope: Array) -> tuple[int, int]:
     return int(np.rint(pair / PICO)), int(np.rint(prefix / PICO))
 
 
-def _again(model: Model, gpu: Gpu, topology: Topology, engine: Engine, stage: int) -> int:
-    """Picoseconds for which a chunk computes each token before it again in a stage."""
+def _again(
+    model: Model, gpu: Gpu, topology: Topology, engine: Engine, stage: int
+) -> list[tuple[Operator, float]]:
+    """What a chunk computes again of the tokens before it in a stage, with the seconds of each."""
     near, far = LONG_PREFIX, 2 * LONG_PREFIX
     items = prefix_operators(model, topology, engine, np.array([near, far]), stage)
-    taken = sum((_seconds(item, gpu, engine) for item in items), np.zeros(2))
-    return int(np.rint((taken[1] - taken[0]) / (far - near) / PICO))
+    taken = [_seconds(item, gpu, engine) for item in items]
+    return [
+        (item, float(seconds[1] - seconds[0]) / (far - near))
+        for item, seconds in zip(items, taken, strict=True)
+    ]
 
 
 def _joined(
@@ -297,28 +303,59 @@ def step_exchanges(
 def step_parts(
     model: Model, gpu: Gpu, topology: Topology, engine: Engine, batch: Batch
 ) -> dict[str, float]:
-    """Seconds of one step, of decodes or of a prompt, by what takes them: kernels by kind and
-    dtype, messages by pattern and ranks, and the host."""
-    decode = bool(batch.prefill.sum() == 0)
-    if decode:
-        batch = replace(batch, decode=host.padded(engine, np.rint(batch.decode)))
+    """Seconds of one step, of decodes or of a prompt's chunk, by what takes them: kernels by kind
+    and dtype, messages by pattern and ranks, and the host."""
+    running = np.rint(batch.decode)
+    if batch.prefill.sum() == 0:
+        batch = replace(batch, decode=host.padded(engine, running))
     parts: dict[str, float] = defaultdict(float)
     for stage in range(topology.pp):
         items = _stage(model, topology, engine, batch, stage)
         taken = [_seconds(item, gpu, engine) for item in items]
         for item, seconds in zip(items, taken, strict=True):
             parts[_part(item)] += float(seconds.sum())
+        for again, each in _again(model, gpu, topology, engine, stage):
+            parts[_part(again)] += each * float(_prefix(batch).sum())
         hidden = float(_beside(items, taken, batch, gpu, engine).sum())
         if hidden:
             parts["shared experts"] -= hidden
-        own = sum(float(seconds.sum()) for seconds in taken) - hidden
-        launched = batch.decode * (1 + engine.drafts) + batch.prefill
-        kernels = _kernels(model, topology, engine, stage)
-        floor = float(host.launch_floor(engine, gpu, launched, kernels, decode=decode).sum())
-        parts[HOST] += max(floor - own, 0.0)
-        if stage == 0:
-            parts[HOST] += float(host.gap(engine, gpu, np.maximum(batch.decode, 1.0)).sum())
+        waited = _host_alone(model, gpu, topology, engine, batch, running, stage)
+        parts[HOST] += float(waited.sum())
     return dict(parts)
+
+
+def _host_alone(
+    model: Model,
+    gpu: Gpu,
+    topology: Topology,
+    engine: Engine,
+    batch: Batch,
+    running: Array,
+    stage: int,
+) -> Array:
+    """Seconds of a step, padded to `batch` from the sequences `running`, in which the GPUs of a
+    stage wait for the host, as `_stage_curve` counts them: context passes beside none of it."""
+    at = float(_largest_bound(model, engine))
+    decode, prefill = batch.decode, batch.prefill
+    decodes = bool(prefill.sum() == 0)
+    work = _line(model, gpu, topology, engine, stage, decode=decode, prefill=prefill, at=at).work
+    shown = work
+    if decodes and stage == topology.pp - 1:
+        shown = work + _host_behind(model, gpu, topology, engine, decode, work, at=at)
+    launched = decode * (1 + engine.drafts) + prefill
+    kernels = _kernels(model, topology, engine, stage)
+    floor = host.launch_floor(engine, gpu, launched, kernels, decode=decodes)
+    waited = np.maximum(shown, floor) - work + host.lookup(engine) * batch.context
+    if stage == 0:
+        waited = waited + host.gap(engine, gpu, np.maximum(running, 1.0))
+    return np.asarray(waited)
+
+
+def _prefix(batch: Batch) -> Array:
+    """Tokens before the new ones of a prompt's chunk, whose mean query attends all of them and half
+    of the new ones; 0 without one."""
+    new = batch.prefill
+    return np.maximum(batch.pairs / np.maximum(new, 1.0) - (new + 1.0) / 2.0, 0.0)
 
 
 def _part(item: Operator | Exchange) -> str:
