@@ -212,6 +212,34 @@ def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -
     assert splitpoint("simulate", file, "--json").json == said.json
 
 
+def test_simulate_takes_the_handover_and_the_clients_patience(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "deployment.toml"
+    file.write_text(
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\ntransfer_bandwidth = 1e9\n'
+        '[[pools]]\nrole = "prefill"\n[[pools]]\nrole = "decode"\n'
+        "[workload]\nisl = 8000\nosl = 50\nrate = 0.2\nrequests = 40\n"
+    )
+
+    def of(*texts: str) -> Any:
+        sets = [word for text in texts for word in ("--set", text)]
+        return splitpoint("simulate", file, "--json", *sets).json
+
+    plain = of()
+    # 0.79 GB at 1 GB/s, of which much moves layer by layer while prefill takes its 0.6 s.
+    before, after = (one["ttft_stack"]["transfer"] for one in (plain, of("layerwise=true")))
+    assert before > 0.79 and before - after == pytest.approx(0.6, rel=0.1)
+    here = of("direct_below=8001")
+    assert here["ttft_stack"]["transfer"] == 0
+    assert here["instances"][0]["prefill_steps"] == 0
+    assert of("direct_below=8000")["ttft"] == plain["ttft"]
+    late = of("workload.timeout_s=0.5")
+    assert late["success"] == 0 and late["outcomes"] == {"timed_out": 40}
+    assert of("workload.timeout_s=60")["outcomes"] == {"done": 40}
+    assert of("workload.abort_s=0.5")["outcomes"] == {"aborted": 40}
+
+
 def test_simulate_takes_a_gpu_for_each_pool(splitpoint: Any, tmp_path: Path) -> None:
     file = tmp_path / "deployment.toml"
     file.write_text(

@@ -251,7 +251,7 @@ def test_the_deployment_file_says_what_the_plan_chose(tmp_path: Path) -> None:
         gpus=12,
         workload=SHAPE,
         slo=Slo(ttft_s=1, tpot_s=0.1),
-        search=Search(transfer_bandwidth=3.5e9, kv_pool_gib=9),
+        search=Search(transfer_bandwidth=3.5e9, kv_pool_gib=9, layerwise=True, direct_below=64),
     )
     made = replace(serving(MODEL, gpu(GPU), deployment), plan=plan)
     (tmp_path / "deployment.json").write_text(bundle.files(made)["deployment.json"])
@@ -263,6 +263,7 @@ def test_the_deployment_file_says_what_the_plan_chose(tmp_path: Path) -> None:
     assert read.deployment == replace(deployment, pools=pools)
     assert (read.gpu, read.workload, read.slo) == (plan.gpu, plan.workload, plan.slo)
     assert (read.transfer_bandwidth, read.kv_pool_gib) == (3.5e9, 9)
+    assert (read.layerwise, read.direct_below) == (True, 64)
 
 
 def test_an_interrupted_program_leaves_nothing_behind(tmp_path: Path) -> None:

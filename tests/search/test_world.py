@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Topology
+from splitpoint.inputs.deployment import Deployment, Handover, Topology
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.gpu import GIB
 from splitpoint.search.world import candidate, candidate_of, path, pools, world
@@ -77,7 +77,8 @@ def test_each_pool_has_the_memory_and_the_speed_of_its_own_gpu() -> None:
 def test_the_plan_s_bandwidth_overrides_a_port() -> None:
     one = small.ready()
     candidate = candidate_of([("prefill", one, 1), ("decode", one, 1)], "round_robin")
-    made = path(candidate, small.model(), tokens=1000, transfer_bandwidth=3.5e9)
+    stated = Handover(transfer_bandwidth=3.5e9)
+    made = path(candidate, small.model(), tokens=1000, handover=stated)
     assert made is not None and made.bandwidth == pytest.approx(3.5e9)
 
 

@@ -122,7 +122,8 @@ def test_the_parts_sum_to_the_step_that_is_simulated(engine: Engine, platform: s
             # A slope is whole picoseconds a token.
             slack = len(stages) * context * PICO
             assert told == pytest.approx(table * PICO, abs=slack, rel=1e-3)
-        # Attention of a chunk is no line in its length and prefix: up to 8% between them on these small models.
+        # Attention of a chunk is no line in its length and prefix: up to 8% between them on these
+        # small models.
         for new, prefix in ((2048, 0), (2048, 30_000), (512, 2000)):
             pairs = new * (prefix + (new + 1) / 2)
             step = batch(prefill=new, pairs=pairs, rows=1)

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from splitpoint.inputs.checks import Problem
 from splitpoint.inputs.engine import Engine
+from splitpoint.inputs.gpu import LinkBandwidth
 from splitpoint.inputs.model import (
     Attention,
     Compressed,
@@ -37,6 +38,9 @@ Routing = Literal[
 # Assumed: past any cluster that serves one model.
 MAX_GPUS = 2**16
 MAX_DEGREE = 2**12
+
+MAX_LEASE_S = 1e6
+MAX_TOKENS = 2**31 - 1
 
 GpuCount = Annotated[int, Meta(ge=1, le=MAX_GPUS)]
 Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
@@ -105,6 +109,23 @@ class Pool(Record, frozen=True, kw_only=True):
     def __str__(self) -> str:
         drafts = f" drafts={self.engine.drafts}" if self.engine.drafts else ""
         return f"{self.replicas}x{self.topology}{drafts}"
+
+
+class Handover(Record, frozen=True, kw_only=True):
+    """How prefill and decode pools pass requests on, where that is not the GPUs' and the engine's
+    usual way.
+
+    `transfer_bandwidth`: bytes per second of one GPU's port. `transfer_ports`: how many ports the
+    GPUs of a machine share. `layerwise`: KV moves while its prompt is computed. `lease_s`: after so
+    long a prefill instance frees what nobody will pull. `direct_below`: a request with fewer new
+    tokens on its decode instance prefills there (conditional disaggregation); 0: none does.
+    """
+
+    transfer_bandwidth: LinkBandwidth | None = None
+    transfer_ports: GpuCount | None = None
+    layerwise: bool = False
+    lease_s: Annotated[float, Meta(ge=0, le=MAX_LEASE_S)] | None = None
+    direct_below: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
 
 
 class Deployment(Record, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from splitpoint.inputs.deployment import (
     Degree,
     Deployment,
     GpuCount,
+    Handover,
     Pool,
     Role,
     Routing,
@@ -97,7 +98,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
         fill_usual(self, self.name, self.version, self.utilization)
 
 
-class Search(Record, frozen=True, kw_only=True):
+class Search(Handover, frozen=True, kw_only=True):
     """The `[search]` table: what may be varied. Empty tuples mean every legal value (of `dcp` and
     `pp`, powers of two)."""
 
@@ -111,8 +112,6 @@ class Search(Record, frozen=True, kw_only=True):
     requests: RequestCount | None = None
     all_gpus: bool = False
     kv_pool_gib: Positive | None = None
-    transfer_bandwidth: LinkBandwidth | None = None
-    transfer_ports: GpuCount | None = None
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -149,7 +148,7 @@ class PoolPlan(Record, frozen=True, kw_only=True):
         return Topology(tp=self.tp, dp=self.dp, pp=self.pp, ep=ep, dcp=self.dcp)
 
 
-class DeploymentPlan(Record, frozen=True, kw_only=True):
+class DeploymentPlan(Handover, frozen=True, kw_only=True):
     """A deployment file: a model on a GPU in chosen pools. A workload may be given with it."""
 
     model: ModelName
@@ -161,8 +160,6 @@ class DeploymentPlan(Record, frozen=True, kw_only=True):
     workload: Workload | None = None
     slo: Slo | None = None
     kv_pool_gib: Positive | None = None
-    transfer_bandwidth: LinkBandwidth | None = None
-    transfer_ports: GpuCount | None = None
     name: str | None = None
 
     @property

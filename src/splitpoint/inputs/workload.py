@@ -19,6 +19,7 @@ MAX_SWEEP = 64
 
 Rate = Annotated[float, Meta(ge=MIN_RATE, le=MAX_RATE)]
 Rates = Annotated[tuple[Rate, ...], Meta(min_length=1, max_length=MAX_SWEEP)]
+Patience = Annotated[float, Meta(gt=0, le=MAX_THINK_S)]
 RequestCount = Annotated[int, Meta(ge=1, le=MAX_REQUESTS)]
 Concurrencies = Annotated[tuple[RequestCount, ...], Meta(min_length=1, max_length=MAX_SWEEP)]
 
@@ -46,7 +47,8 @@ class Workload(Record, frozen=True, kw_only=True):
     `vllm bench serve`), or `concurrency` (closed loop), each a value or a list to sweep; a trace
     without either keeps its own timestamps. `scale` multiplies a trace's rate. `closed_loop`:
     later turns of a session wait for the one before plus think time, of which no more than
-    `think_cap_s` is replayed.
+    `think_cap_s` is replayed. `timeout_s`: a request without a first token by then fails;
+    `abort_s`: the client of one that has not ended by then goes away. Both count as failures.
     """
 
     trace: Annotated[str, Meta(min_length=1)] | None = None
@@ -61,6 +63,8 @@ class Workload(Record, frozen=True, kw_only=True):
     scale: Rate = 1.0
     closed_loop: bool = True
     think_cap_s: Annotated[float, Meta(ge=0, le=MAX_THINK_S)] | None = None
+    timeout_s: Patience | None = None
+    abort_s: Patience | None = None
     seed: Annotated[int, Meta(ge=0)] = 0
 
     def problems(self) -> list[Problem]:

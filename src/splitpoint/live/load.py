@@ -98,7 +98,8 @@ def _behind_sglang_router(plan: DeploymentPlan) -> bool:
 
 def _as_sent(workload: Workload) -> Workload:
     """The workload without what the client cannot do: turns that wait for an answer and a think
-    time. A number of users is a closed loop all the same, without pauses."""
+    time, or losing patience. A number of users is a closed loop all the same, without pauses."""
+    workload = replace(workload, timeout_s=None, abort_s=None)
     if workload.isl is not None:
         return workload
     if workload.concurrency is not None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from splitpoint import units
 from splitpoint.errors import PlanError, printable
-from splitpoint.inputs.deployment import Deployment, Routing
+from splitpoint.inputs.deployment import Deployment, Handover, Routing
 from splitpoint.inputs.workload import Slo
 from splitpoint.recipes import bench
 from splitpoint.recipes.placement import Instance
@@ -191,6 +191,8 @@ def _notes(made: Serving, nodes: int, routed: bool, told: Told) -> str:
         left = ", ".join(f"`{flag}`" for flag in told.left_open)
         notes.append(f"Left to the engine's defaults: {left}.")
     notes += told.notes
+    if deployment.split and made.plan is not None:
+        notes += _assumed_of_handover(made.plan.search, told)
     if routed:
         inexact = _drawn(deployment) & {"least_requests", "least_kv"}
         if inexact:
@@ -210,6 +212,23 @@ def _notes(made: Serving, nodes: int, routed: bool, told: Told) -> str:
             "nothing asks for a key."
         )
     return "## Good to know\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
+
+
+def _assumed_of_handover(stated: Handover, told: Told) -> list[str]:
+    """What the prediction was told of the handover and this recipe does not do."""
+    notes = []
+    if stated.direct_below:
+        notes.append(
+            f"The prediction lets requests with fewer than {stated.direct_below:,} new tokens "
+            f"prefill on their decode instance (`direct_below`); {told.router} sends all to "
+            "prefill."
+        )
+    if stated.layerwise:
+        notes.append(
+            "The prediction moves KV while its prompt is computed (`layerwise`). vLLM's NIXL "
+            "connector pulls after the whole prompt; SGLang sends each chunk when it is done."
+        )
+    return notes
 
 
 def _drawn(deployment: Deployment) -> set[Routing]:

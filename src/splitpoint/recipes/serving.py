@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool
+from splitpoint.inputs.deployment import Deployment, Handover, Pool
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import DeploymentPlan, Plan, PoolPlan
@@ -107,9 +107,8 @@ def deployment_file(made: Serving) -> DeploymentPlan:
         workload=_workload(plan, made.load),
         slo=plan.slo,
         kv_pool_gib=plan.search.kv_pool_gib,
-        transfer_bandwidth=plan.search.transfer_bandwidth,
-        transfer_ports=plan.search.transfer_ports,
         name=plan.name,
+        **{field: getattr(plan.search, field) for field in Handover.__struct_fields__},
     )
 
 

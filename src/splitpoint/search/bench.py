@@ -97,8 +97,7 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
             ready,
             model,
             tokens=tokens,
-            transfer_bandwidth=plan.transfer_bandwidth,
-            transfer_ports=plan.transfer_ports,
+            handover=plan,
         ),
         gpu=gpu,
         conditions=Conditions(

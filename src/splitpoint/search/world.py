@@ -4,17 +4,20 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
+from splitpoint.inputs.deployment import Deployment, Handover, Pool, Role, Routing
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
+from splitpoint.inputs.workload import Workload
 from splitpoint.pricing.engines import rules
 from splitpoint.pricing.handoff import handoff
 from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
 from splitpoint.sim.world import PoolSpec, Reserve, World
 from splitpoint.timing.host import host_speed
-from splitpoint.timing.transfer import LinkSpec, link, pieces
+from splitpoint.timing.transfer import LEASE_S, LinkSpec, link, pieces
+
+USUAL = Handover()
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -95,12 +98,11 @@ def world(
     model: Model,
     *,
     tokens: int,
-    transfer_bandwidth: float | None = None,
-    transfer_ports: int | None = None,
+    handover: Handover = USUAL,
+    workload: Workload | None = None,
 ) -> World:
     """The world of a candidate. `tokens`: of a typical input, for what a transfer moves beside
-    its bytes per token; `transfer_bandwidth` overrides one port's bytes per second,
-    `transfer_ports` says how many ports the GPUs of a machine share."""
+    its bytes per token; `workload`: whose clients lose patience."""
     deployment = candidate.deployment
     return World(
         pools=tuple(
@@ -109,13 +111,10 @@ def world(
         ),
         routing=deployment.routing,
         decode_routing=deployment.decode_routing,
-        link=path(
-            candidate,
-            model,
-            tokens=tokens,
-            transfer_bandwidth=transfer_bandwidth,
-            transfer_ports=transfer_ports,
-        ),
+        link=path(candidate, model, tokens=tokens, handover=handover),
+        direct_below=handover.direct_below if deployment.split else 0,
+        timeout_s=None if workload is None else workload.timeout_s,
+        abort_s=None if workload is None else workload.abort_s,
         front_s=candidate.front_s,
         front_token_s=candidate.front_token_s,
     )
@@ -126,8 +125,7 @@ def path(
     model: Model,
     *,
     tokens: int,
-    transfer_bandwidth: float | None = None,
-    transfer_ports: int | None = None,
+    handover: Handover = USUAL,
 ) -> LinkSpec | None:
     """The link between the pools of a split candidate; None for a mixed one."""
     if not candidate.deployment.split:
@@ -153,8 +151,10 @@ def path(
         hop_across=speed.hop_across,
         receiver=decode.gpu,
         gpus=candidate.deployment.gpus,
-        bandwidth=transfer_bandwidth,
-        machine_ports=transfer_ports,
+        bandwidth=handover.transfer_bandwidth,
+        machine_ports=handover.transfer_ports,
+        layerwise=handover.layerwise,
+        lease_s=LEASE_S if handover.lease_s is None else handover.lease_s,
     )
 
 

@@ -15,6 +15,11 @@ from splitpoint.record import Record
 Network = Literal["nvlink", "mnnvl", "xgmi", "pcie", "pcie_host", "ib", "roce", "tcp"]
 
 
+# Seconds after which a prefill instance frees what nobody will pull: vLLM's kv_lease_duration (read
+# from its source of 0.32, kv_connector/v1/nixl; Mooncake's connector waits 480 s).
+LEASE_S = 30.0
+
+
 class SharedPorts(Record, frozen=True, kw_only=True):
     """Network ports that all ranks of a machine of `gpus` GPUs share, evenly and in each direction:
     how many `ports` it has, and how many a transfer fills at the link's bandwidth (`width`)."""
@@ -41,7 +46,7 @@ class LinkSpec(Record, frozen=True, kw_only=True):
     per_descriptor: float = 0.0
     descriptors_per_block: float = 0.0
     layerwise: bool = False
-    lease_s: float = 30.0
+    lease_s: float = LEASE_S
     shared: SharedPorts | None = None
     origin: str = ""
 
@@ -143,7 +148,7 @@ def link(
     bandwidth: float | None = None,
     machine_ports: int | None = None,
     layerwise: bool = False,
-    lease_s: float = 30.0,
+    lease_s: float = LEASE_S,
 ) -> LinkSpec:
     """The path between two pools: bandwidth = min(prefill GPUs, decode GPUs) x port x share.
 

@@ -449,8 +449,7 @@ def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
         candidate,
         case.model,
         tokens=round(load.profile.isl),
-        transfer_bandwidth=case.plan.search.transfer_bandwidth,
-        transfer_ports=case.plan.search.transfer_ports,
+        handover=case.plan.search,
     )
 
 
