@@ -94,7 +94,6 @@ class Seat:
     columns: list[Column] = field(default_factory=list)
     loose: list[Block] = field(default_factory=list)
     demand: int = 0
-    backlog: int = 0
     gone: bool = False
     reloaded: int = 0
     promised: int = 0
@@ -135,7 +134,8 @@ class Rank:
     held: list[Seat] = field(default_factory=list)
     load: int = 0
     demand: int = 0
-    backlog: int = 0
+    # Requests that the router sent here, with their tokens to compute as it saw them.
+    sent: dict[Request, int] = field(default_factory=dict)
     preempted: bool = False
     share: int = 0
     rests: bool = False
@@ -454,10 +454,26 @@ class Rank:
                 free -= self.full
         return free
 
-    def expect(self, seat: Seat, demand: int, backlog: int) -> None:
+    def expect(self, seat: Seat, demand: int) -> None:
         self.demand += demand - seat.demand
-        self.backlog += backlog - seat.backlog
-        seat.demand, seat.backlog = demand, backlog
+        seat.demand = demand
+
+    def known(self, request: Request) -> int:
+        """Leading tokens of a prompt that its events say are cached."""
+        if not self.spec.prefix_caching or self.full == 0:
+            return 0
+        block = self.spec.block_tokens
+        return self.cached(request, covered(request) // block) * block
+
+    def prompt_blocks(self, request: Request) -> set[tuple[int, ...]]:
+        """Full blocks of a prompt, those that whole ids name alike for all that begin alike."""
+        block, ids = self.spec.block_tokens, covered(request) // request.id_tokens
+        blocks: set[tuple[int, ...]] = set()
+        for j in range(request.isl // block):
+            depth = math.ceil((j + 1) * block / request.id_tokens)
+            told = depth <= ids
+            blocks.add((j, *request.chain[depth - 1]) if told else (j, -1, request.index))
+        return blocks
 
 
 @dataclass(eq=False)
@@ -764,12 +780,21 @@ class Oracle:
         if routing == "linear":
             return [max(ranks, key=lambda k: (self.score(r, k, ranks), -k.load, -k.index))]
 
-        def cost(k: Rank) -> tuple[int, int, int]:
-            block = k.spec.block_tokens
-            new = r.isl - k.hits(r, r.isl) * block
-            return (k.backlog + new + self.used(k) * block, k.load, k.index)
+        costs = [self.dynamo(r, side, k) for k in ranks]
+        equals = [k for k, cost in zip(ranks, costs, strict=True) if cost == min(costs)]
+        return [equals[a % len(equals)]]
 
-        return [min(ranks, key=cost)]
+    def dynamo(self, r: Request, side: int, k: Rank) -> int:
+        """Prompts on decode instances count each whole, on prefill instances not at all."""
+        backlog = sum(tokens for request, tokens in k.sent.items() if request.prefill_end < 0)
+        block, new = k.spec.block_tokens, r.isl - k.known(r)
+        if side == 1:
+            planned = sum(request.isl // block for request in k.sent) + r.isl // block
+            return planned * block - k.known(r)
+        if self.split:
+            return backlog + new
+        prompts = set().union(*(k.prompt_blocks(request) for request in (*k.sent, r)))
+        return backlog + new + len(prompts) * block
 
     def score(self, r: Request, rank: Rank, ranks: list[Rank]) -> float:
         queues = [len(k.waiting) for k in ranks]
@@ -846,17 +871,16 @@ class Oracle:
         seat = Seat(r, d, local=False, state="coming")
         r.seats["d"] = seat
         d.load += 1
-        d.expect(seat, d.held_blocks(r.isl, 1), 0)
+        d.sent[r] = 0
+        d.expect(seat, d.held_blocks(r.isl, 1))
         self.enter(r, p, "p")
 
     def enter(self, r: Request, rank: Rank, side: str) -> None:
         seat = Seat(r, rank, local=True, target=r.isl)
         r.seats[side] = seat
         rank.load += 1
-        estimate = 0
-        if "prefix_aware" in (self.world.routing, self.world.decode_routing):
-            estimate = rank.hits(r, r.isl) * rank.spec.block_tokens
-        rank.expect(seat, rank.held_blocks(r.isl, 1), r.isl - estimate)
+        rank.sent[r] = r.isl - rank.known(r)
+        rank.expect(seat, rank.held_blocks(r.isl, 1))
         rank.waiting.append(seat)
         self.look(rank)
         if self.world.timeout_s is not None:
@@ -877,8 +901,9 @@ class Oracle:
         rank.shut = False
         rank.name_before_going(seat, min(r.isl + r.osl - 1, covered(r.told)))
         rank.release(seat)
-        rank.expect(seat, 0, 0)
+        rank.expect(seat, 0)
         rank.load -= 1
+        del rank.sent[seat.request]
         seat.state = "out"
         self.end(r, DONE)
 
@@ -916,8 +941,9 @@ class Oracle:
             rank.name_before_going(seat, min(seat.in_cache(), covered(told)))
         rank.release(seat)
         seat.promised = 0
-        rank.expect(seat, 0, 0)
+        rank.expect(seat, 0)
         rank.load -= 1
+        del rank.sent[seat.request]
         seat.state = "out"
 
     # Steps ------------------------------------------------------------------------------------
@@ -1070,7 +1096,6 @@ class Oracle:
                 elif seat.state == "filling" and seat.chunk:
                     seat.computed += seat.chunk
                     seat.chunk = 0
-                    rank.expect(seat, 0, seat.target - seat.computed)
                     if seat.computed == seat.target:
                         self.sample(seat)
 
@@ -1270,7 +1295,7 @@ class Oracle:
             return False
         rank.waiting.remove(seat)
         rank.resize(seat, blocks)
-        rank.expect(seat, 0, 0)
+        rank.expect(seat, 0)
         seat.slot = rank.engine.slot
         seat.state = "decoding"
         rank.running.append(seat)
@@ -1365,7 +1390,7 @@ class Oracle:
         parked = seat.state == "decoding" and rank.spec.role == "decode" and rank.spec.reserve
         seat.state, seat.local = "parked" if parked else "waiting", True
         rank.waiting.insert(len(rank.waiting) if rank.spec.reserve else 0, seat)
-        rank.expect(seat, rank.held_blocks(seat.target, 1), 0 if parked else seat.target)
+        rank.expect(seat, rank.held_blocks(seat.target, 1))
         rank.preempted = True
         rank.preemptions += 1
         seat.request.preemptions += 1
@@ -1478,7 +1503,7 @@ class Oracle:
         seat.chunk = chunk
         seat.promised = 0
         self.name_prompt(rank, seat)
-        rank.expect(seat, 0, seat.target - seat.computed)
+        rank.expect(seat, 0)
         if r.prefill_start < 0:
             r.prefill_start = self.now
             r.hits = seat.computed
@@ -1550,6 +1575,7 @@ class Oracle:
         self.trim(seat, r.isl + rank.drafts)
         rank.held.append(seat)
         rank.load -= 1
+        del rank.sent[r]
         seat.state = "held"
         assert self.world.link is not None
         if not self.world.link.layerwise:
@@ -1593,7 +1619,7 @@ class Oracle:
         seat.state = "reloading"
         seat.reloaded = total - found
         seat.promised = whole - have
-        rank.expect(seat, whole - have, seat.target - total * block)
+        rank.expect(seat, whole - have)
         for key in keys:
             rank.host[key] += 1
         self.share_again(rank, len(rank.reloads) + 1)
@@ -1655,7 +1681,7 @@ class Oracle:
         if rank.spec.prefix_caching:
             rank.hit_tokens += hits * rank.spec.block_tokens
             rank.queried += r.isl
-        rank.expect(seat, 0, 0)
+        rank.expect(seat, 0)
         r.transfer_start = self.now
         moved = link.bytes_per_token * (r.isl - hits * rank.spec.block_tokens) + link.fixed_bytes
         pieces = math.ceil(link.descriptors_per_block * need)

@@ -3,6 +3,7 @@
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from splitpoint.errors import PlanError
@@ -86,6 +87,52 @@ def test_prefix_aware_goes_where_the_prompt_is_cached_unless_that_is_busy() -> N
     assert busy[1] == busy[0] != busy[2]
 
 
+def test_prefix_aware_counts_a_prompt_in_flight_twice_unless_it_begins_as_the_new_one_does() -> (
+    None
+):
+    # Both instances decode a prompt of four blocks. One more of the same kind adds two blocks of
+    # its own beside the first (80 to compute less 64, 6 blocks), six beside the other.
+    rows = [
+        Row(isl=65, osl=90, ids=[1, 2, 3, 4, 5]),
+        Row(isl=65, osl=90, arrive_s=0.2, ids=[6, 7, 8, 9, 10]),
+        Row(isl=96, osl=9, arrive_s=0.4, ids=[6, 7, 8, 9, 11, 12]),
+    ]
+    run = simulate(mixed("prefix_aware", replicas=2, prefix_caching=True), trace(*rows))
+    first, second, third = run.requests.prefill_instance
+    assert first != second == third
+    # Without a cache the same: what runs together begins alike, as far as a router knows.
+    run = simulate(mixed("prefix_aware", replicas=2), trace(*rows))
+    first, second, third = run.requests.prefill_instance
+    assert first != second == third
+
+
+def test_prefix_aware_draws_among_equals_by_lot() -> None:
+    requests = trace(*(Row(isl=16, osl=1, arrive_s=float(n)) for n in range(300)))
+    counts = np.bincount(places("prefix_aware", requests))
+    # 100 each on average, 8.2 the standard deviation.
+    assert all(70 < count < 130 for count in counts)
+
+
+def test_prefix_aware_looks_at_work_where_prompts_prefill_and_at_prompts_where_they_decode() -> (
+    None
+):
+    # The first prompt is pulled for 200 s. It waits for nothing on its prefill instance, which is
+    # as good as the other then, and fills its decode instance, which every other prompt avoids.
+    long = Row(isl=160, osl=400)
+    short = [Row(isl=16, osl=2, arrive_s=1.0 + n) for n in range(60)]
+    world = split(
+        {"replicas": 2},
+        {"replicas": 2},
+        {"latency": 200.0},
+        routing="prefix_aware",
+        decode_routing="prefix_aware",
+    )
+    run = simulate(world, trace(long, *short[:5])).requests
+    assert set(run.decode_instance[1:]) == {5 - run.decode_instance[0]}
+    run = simulate(world, trace(long, *short)).requests
+    assert 10 < (run.prefill_instance[1:] == run.prefill_instance[0]).sum() < 50
+
+
 A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [11, 12, 13, 14]
 
 
@@ -118,7 +165,14 @@ def test_linear_weighs_the_cached_share_against_the_queue_and_the_free_blocks() 
 def test_prefix_approx_remembers_what_it_sent_not_what_is_cached() -> None:
     rows = [Row(isl=64, osl=1, ids=A), Row(isl=64, osl=1, ids=B), Row(64, 1, 1.0, B)]
     assert set_places(trace(*rows), "prefix_approx", {}) == [0, 1, 1]
-    assert set_places(trace(*rows), "prefix_aware", {}) == [0, 1, 0]
+    # What is cached nowhere is anybody's.
+    runs = [simulate(mixed("prefix_aware", replicas=3), trace(*rows), seed=n) for n in range(20)]
+    assert {
+        run.requests.prefill_instance[2] == run.requests.prefill_instance[1] for run in runs
+    } == {
+        False,
+        True,
+    }
 
 
 def test_prefix_approx_asks_for_more_than_its_threshold() -> None:

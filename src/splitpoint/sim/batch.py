@@ -235,7 +235,7 @@ def _preempt(s: Sim, ticket: int) -> None:
     else:
         chain.prepend(s.places, LISTS * r + QUEUE, ticket)
     rank.waiting += 1
-    expect(s, ticket, held(pool, s.windows, t.target, 1), 0 if parks else t.target)
+    expect(s, ticket, held(pool, s.windows, t.target, 1))
     rank.preempted = 1
     rank.preemptions += 1
     rank.dirty = 1
@@ -398,7 +398,7 @@ def _resume(s: Sim, r: int, ticket: int) -> bool:
     leave_park(s, ticket)
     take(s, r, blocks)
     t.blocks = blocks
-    expect(s, ticket, 0, 0)
+    expect(s, ticket, 0)
     chain.append(s.places, LISTS * r + RUNNING, ticket)
     rank.running += 1
     rank.dirty = 1
@@ -538,7 +538,7 @@ def _begin(s: Sim, ticket: int, computed: int, chunk: int, first: int, now: int)
     rank.running += 1
     rank.dirty = 1
     _compute(s, ticket, chunk, first - t.blocks)
-    expect(s, ticket, 0, t.target - computed)
+    expect(s, ticket, 0)
     request = s.requests[q]
     if request.prefill_start < 0:
         if s.rules[0].layerwise == 1 and ticket == q:
@@ -584,7 +584,7 @@ def _reload(s: Sim, r: int, ticket: int, count: int, now: int) -> int:
     t.state = RELOADING
     rank.dirty = 1
     promise(s, ticket, whole - t.blocks)
-    expect(s, ticket, whole - t.blocks, t.target - (found + count) * pool.block)
+    expect(s, ticket, whole - t.blocks)
     begin_reload(s, ticket, source, count, now)
     return -1
 
@@ -621,6 +621,6 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
         rank.queried += isl
     t.inbound = pool.reserving
     rank.inbound += pool.reserving
-    expect(s, ticket, 0, 0)
+    expect(s, ticket, 0)
     begin_transfer(s, q, isl - found * pool.block, need, now)
     return True

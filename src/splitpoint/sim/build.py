@@ -11,6 +11,7 @@ from splitpoint.native.kernel import Rows
 from splitpoint.sim.chain import chain
 from splitpoint.sim.draws import ONE, lots, rates
 from splitpoint.sim.names import Names, names, next_turns
+from splitpoint.sim.prompts import ONCE, UNCOUNTED, WHOLE
 from splitpoint.sim.router import NAMES_RANKS, ROUTINGS
 from splitpoint.sim.seats import LISTS
 from splitpoint.sim.series import WIDTH
@@ -76,6 +77,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     rules.nodes[0] = naming.nodes
     rules.tickets[0] = tickets
     remembered = 2 * naming.nodes if _approximate(world) else 0
+    prompts = naming.nodes * int(rules[0].ranks) if rules[0].counting == ONCE else 0
     listed = np.arange(n)
     if closed:
         is_next = np.zeros(n, np.bool_)
@@ -152,6 +154,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         tree=chain(2, remembered),
         tree_rank=np.full(remembered, -1, np.int64),
         tree_size=np.zeros(2, np.int64),
+        prompts=np.zeros(prompts, np.int64),
         rows=np.zeros((max(SERIES_ROWS, 16 * len(ranks)), WIDTH), np.int64),
         row_next=np.zeros(len(ranks), np.int64),
     )
@@ -549,7 +552,8 @@ def _request_rows(columns: _Requests) -> Rows:
 
 def _names(world: World, trace: Trace, requests: _Requests) -> Names:
     n = len(trace)
-    wanted = _approximate(world) or any(pool.prefix_caching for pool in world.pools)
+    told = _approximate(world) or _counting(world) == ONCE
+    wanted = told or any(pool.prefix_caching for pool in world.pools)
     if not wanted or len(trace.block_ids) == 0:
         none = np.zeros(n, np.int64)
         return Names(none, np.zeros(1, np.int64), none, np.full(n, -1, np.int64), 0)
@@ -571,7 +575,8 @@ def _approximate(world: World) -> bool:
 def _by_lot(world: World) -> bool:
     """Whether a router, or an instance, chooses by lot."""
     routings = (world.routing, world.decode_routing)
-    return _drawn(world) > 1 or not {"random", "power_of_two"}.isdisjoint(routings)
+    drawing = {"random", "power_of_two", "prefix_aware"}
+    return _drawn(world) > 1 or not drawing.isdisjoint(routings)
 
 
 def _drawn(world: World) -> int:
@@ -580,6 +585,13 @@ def _drawn(world: World) -> int:
     if prefill is None or not prefill.by_room or world.routing in NAMES_RANKS:
         return 1
     return prefill.dp
+
+
+def _counting(world: World) -> int:
+    """How a router counts prompts of ranks."""
+    if len(world.pools) == 1:
+        return ONCE if world.routing == "prefix_aware" else UNCOUNTED
+    return WHOLE if world.decode_routing == "prefix_aware" else UNCOUNTED
 
 
 def _scores(world: World) -> Floats:
@@ -625,6 +637,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
     rules.drawn = _drawn(world)
+    rules.counting = _counting(world)
     rules.balance_abs = world.tree.balance_abs
     lost = world.tree.lost_s
     rules.tree_lost = NEVER if lost is None else round(min(lost, LONGEST_S) * PICOS)

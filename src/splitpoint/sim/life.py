@@ -9,11 +9,13 @@ from splitpoint.sim.blocks import held
 from splitpoint.sim.handoff import release_source
 from splitpoint.sim.host import end_reload, name_blocks
 from splitpoint.sim.prefix import hits, told_by
-from splitpoint.sim.router import PREFIX_AWARE, choose
+from splitpoint.sim.prompts import assign, dismiss
+from splitpoint.sim.router import PREFIX_AWARE, cached, choose
 from splitpoint.sim.seats import (
     LISTS,
     QUEUE,
     READY,
+    await_prefill,
     drop,
     expect,
     free_blocks,
@@ -75,18 +77,17 @@ def arrive(s: Sim, q: int, now: int) -> None:
     r = choose(s, q, 0, 0, prefill_ranks, now)
     request.prefill_rank = r
     request.decode_rank = d
-    _assign(s, q, q + rules.requests, d, 0)
+    _assign(s, q, q + rules.requests, d)
     s.tickets[q + rules.requests].state = COMING
     _queue_local(s, q, q, r, now)
 
 
 @kernel
-def _assign(s: Sim, q: int, ticket: int, r: int, backlog: int) -> None:
-    t = s.tickets[ticket]
-    rank = s.ranks[r]
-    t.rank = r
-    rank.load += 1
-    expect(s, ticket, held(s.pools[rank.pool], s.windows, s.requests[q].isl, 1), backlog)
+def _assign(s: Sim, q: int, ticket: int, r: int) -> None:
+    s.tickets[ticket].rank = r
+    assign(s, q, r)
+    pool = s.pools[s.ranks[r].pool]
+    expect(s, ticket, held(pool, s.windows, s.requests[q].isl, 1))
 
 
 @kernel
@@ -94,10 +95,9 @@ def _queue_local(s: Sim, q: int, ticket: int, r: int, now: int) -> None:
     rank = s.ranks[r]
     rules = s.rules[0]
     isl = s.requests[q].isl
-    found = 0
+    _assign(s, q, ticket, r)
     if PREFIX_AWARE in (rules.routing, rules.decode_routing):
-        found = hits(s, r, q, isl)
-    _assign(s, q, ticket, r, isl - found * s.pools[rank.pool].block)
+        await_prefill(s, ticket, isl - cached(s, q, r))
     t = s.tickets[ticket]
     t.state = WAITING
     t.target = isl
@@ -136,8 +136,8 @@ def finish(s: Sim, q: int, ticket: int, now: int) -> None:
         full = min(request.isl + request.osl - 1, s.cover[source]) // pool.block
         name_before_going(s, ticket, source, full)
     free_blocks(s, ticket, t.blocks)
-    expect(s, ticket, 0, 0)
-    rank.load -= 1
+    expect(s, ticket, 0)
+    dismiss(s, q, t.rank)
     rank.dirty = 1
     t.state = OUT
     end(s, q, DONE, now)

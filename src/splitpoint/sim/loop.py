@@ -12,14 +12,15 @@ from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.host import name_blocks
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
+from splitpoint.sim.prompts import dismiss
 from splitpoint.sim.reserve import share_falls
 from splitpoint.sim.seats import (
     LISTS,
     RUNNING,
+    await_prefill,
     decoder_blocks,
     drop,
     empty_seat,
-    expect,
     growth,
     join_decoders,
     leave_decoders,
@@ -585,7 +586,6 @@ def _advance(s: Sim, r: int, count: int) -> None:
         elif t.chunk > 0:
             t.computed += t.chunk
             t.chunk = 0
-            expect(s, ticket, 0, t.target - t.computed)
             if t.computed == t.target:
                 chain.unlink(s.filling, r, ticket)
                 _sample(s, ticket)
@@ -645,6 +645,7 @@ def _settle(s: Sim, r: int, now: int) -> None:
         else:
             if request.prefill_end < 0:
                 request.prefill_end = now
+                await_prefill(s, ticket, 0)
             pool = s.pools[s.ranks[r].pool]
             # One that was retracted while its step ran has no blocks any more.
             if pool.reserving == 1 and pool.caching == 1 and t.state in (DECODING, ENDING):
@@ -669,7 +670,7 @@ def _hand_over(s: Sim, q: int, now: int) -> None:
     empty_seat(s, t.rank)
     trim(s, q, request.isl)
     hold_source(s, q, 1)
-    rank.load -= 1
+    dismiss(s, q, t.rank)
     rank.dirty = 1
     t.state = HELD
     if s.rules[0].layerwise == 0:

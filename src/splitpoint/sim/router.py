@@ -4,13 +4,14 @@ instance draws it (`PoolSpec.by_room`) and the router names none.
 Loads are what a router of vLLM-router, llm-d or Dynamo sees: requests assigned and not ended,
 blocks in use and asked for, requests waiting, prompt tokens still to compute, and exact cache
 events; `prefix_approx` knows of caches only what it sent where. Ties go to the rank with fewer
-requests, then to the first.
+requests, then to the first, but where the router draws among equals.
 """
 
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div
-from splitpoint.sim.prefix import hits
+from splitpoint.sim.prefix import hits, matched
+from splitpoint.sim.prompts import own, shared
 from splitpoint.sim.state import NEVER, Sim
 from splitpoint.sim.steps import observe
 
@@ -68,7 +69,7 @@ def _routed(s: Sim, q: int, side: int, first: int, count: int, width: int, now: 
         return _prefix_approx(s, q, side, first, count, width, now)
     if routing == LINEAR:
         return _linear(s, q, first, count, now)
-    return _prefix_aware(s, q, first, count, now)
+    return _prefix_aware(s, q, side, first, count, now)
 
 
 @kernel
@@ -134,21 +135,53 @@ def _least_kv(s: Sim, first: int, count: int, now: int) -> int:
 
 
 @kernel
-def _prefix_aware(s: Sim, q: int, first: int, count: int, now: int) -> int:
-    """Least of (prompt tokens to compute there, its own new ones included) + tokens of blocks in
-    use: Dynamo's KV router cost, `overlap_weight` 1 (its default)."""
+def _prefix_aware(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
+    """Least of (prompt tokens to compute there, its own new ones included) + tokens of the prompts
+    there with its own: the cost of Dynamo's KV router with its default weights. It draws among
+    equals by lot."""
     best = first
     least = -1
+    equals = 0
     for r in range(first, first + count):
-        rank = s.ranks[r]
-        block = s.pools[rank.pool].block
-        used = _used(s, r, now)
-        isl = s.requests[q].isl
-        cost = rank.backlog + isl - hits(s, r, q, isl) * block + used * block
-        if least < 0 or cost < least or (cost == least and rank.load < s.ranks[best].load):
+        observe(s, s.ranks[r].engine, now)
+        cost = _dynamo_cost(s, q, side, r)
+        if least < 0 or cost < least:
             best = r
             least = cost
+            equals = 0
+        equals += cost == least
+    if equals == 1:
+        return best
+    drawn = s.lots[q, 2 * side] % equals
+    while drawn > 0:
+        best += 1
+        drawn -= _dynamo_cost(s, q, side, best) == least
     return best
+
+
+@kernel
+def _dynamo_cost(s: Sim, q: int, side: int, r: int) -> int:
+    """Tokens by which Dynamo's KV router compares ranks. Its prefill router leaves out the prompts
+    there (`router_track_active_blocks`), its decode router what is to be computed; that one looks
+    at caches only with conditional disaggregation, here always."""
+    rank = s.ranks[r]
+    block = s.pools[rank.pool].block
+    planned = (rank.planned + own(s, q, r)) * block
+    if side == 1:
+        return int(planned - cached(s, q, r))
+    computed = rank.backlog + s.requests[q].isl - cached(s, q, r)
+    if s.rules[0].split == 1:
+        return int(computed)
+    return int(computed + planned - shared(s, q, r) * block)
+
+
+@kernel
+def cached(s: Sim, q: int, r: int) -> int:
+    """Leading tokens of the prompt of request `q` that rank `r` caches, as its events say."""
+    pool = s.pools[s.ranks[r].pool]
+    if pool.recalls == 0:
+        return 0
+    return int(matched(s, r, q, s.cover[q] // pool.block) * pool.block)
 
 
 @kernel

@@ -11,6 +11,7 @@ from splitpoint.sim.blocks import ceil_div, give, give_nameless, held
 from splitpoint.sim.draws import ONE
 from splitpoint.sim.host import name_blocks
 from splitpoint.sim.prefix import release, told_by
+from splitpoint.sim.prompts import dismiss
 from splitpoint.sim.state import (
     DECODING,
     ENDING,
@@ -38,14 +39,20 @@ def request_of(s: Sim, ticket: int) -> int:
 
 
 @kernel
-def expect(s: Sim, ticket: int, demand: int, backlog: int) -> None:
-    """What a ticket will still ask of its rank, as routers see it: blocks and prefill tokens."""
+def expect(s: Sim, ticket: int, demand: int) -> None:
+    """Blocks that a ticket will still ask of its rank, as routers see it."""
     t = s.tickets[ticket]
-    rank = s.ranks[t.rank]
-    rank.demand += demand - t.demand
-    rank.backlog += backlog - t.backlog
+    s.ranks[t.rank].demand += demand - t.demand
     t.demand = demand
-    t.backlog = backlog
+
+
+@kernel
+def await_prefill(s: Sim, ticket: int, tokens: int) -> None:
+    """Prompt tokens that a router takes for still to be computed: all that it did not find cached,
+    until the first token."""
+    t = s.tickets[ticket]
+    s.ranks[t.rank].backlog += tokens - t.backlog
+    t.backlog = tokens
 
 
 @kernel
@@ -405,8 +412,9 @@ def drop(s: Sim, ticket: int) -> None:
     promise(s, ticket, 0)
     rank.inbound -= t.inbound
     t.inbound = 0
-    expect(s, ticket, 0, 0)
-    rank.load -= 1
+    expect(s, ticket, 0)
+    await_prefill(s, ticket, 0)
+    dismiss(s, request_of(s, ticket), t.rank)
     rank.dirty = 1
     t.gone = 0
     t.chunk = 0

@@ -125,6 +125,7 @@ RANK = _columns(
     "load",
     "demand",
     "backlog",
+    "planned",
     "granted",
     "preempted",
     "fresh",
@@ -268,6 +269,7 @@ RULES = _columns(
     "tree_lost",
     "tree_ids",
     "drawn",
+    "counting",
 )
 CLOCK = _columns(
     "now",
@@ -355,5 +357,6 @@ class Sim(Arrays):
     tree: Chain
     tree_rank: Longs
     tree_size: Longs
+    prompts: Longs
     rows: Longs
     row_next: Longs
