@@ -134,6 +134,8 @@ class Rank:
     held: list[Seat] = field(default_factory=list)
     load: int = 0
     demand: int = 0
+    # The load that its engine saw, with what it sent since.
+    seen: int = 0
     # Requests that the router sent here, with their tokens to compute as it saw them.
     sent: dict[Request, int] = field(default_factory=dict)
     preempted: bool = False
@@ -491,6 +493,9 @@ class Engine:
     index: int
     ranks: list[Rank] = field(default_factory=list)
     flights: list[Flight] = field(default_factory=list)
+    # Requests whose rank it chose, and when it last looked at the loads.
+    dealt: int = 0
+    told: int = 0
     stage_free: list[int] = field(default_factory=list)
     stage_lasts: list[int] = field(default_factory=list)
     slot: int = 0
@@ -739,16 +744,42 @@ class Oracle:
     # Routing ----------------------------------------------------------------------------------
 
     def choose(self, r: Request, side: int, ranks: list[Rank]) -> Rank:
-        """An instance that draws the rank of a request is one target of its router, unless that
+        """An instance that names the rank of a request is one target of its router, unless that
         one knows what each rank holds."""
         routing = self.world.decode_routing if side else self.world.routing
-        if ranks[0].spec.by_room and routing not in ("least_kv", "prefix_aware", "linear"):
-            engines = dict.fromkeys(k.engine for k in ranks)
-            targets = [[k for k in ranks if k.engine is engine] for engine in engines]
-        else:
-            targets = [[k] for k in ranks]
+        if ranks[0].spec.ranks == "router" or routing in ("prefix_aware", "linear"):
+            return self.routed(r, side, routing, [[k] for k in ranks])[0]
+        engines = dict.fromkeys(k.engine for k in ranks)
+        targets = [[k for k in ranks if k.engine is engine] for engine in engines]
         target = self.routed(r, side, routing, targets)
-        return target[(r.lots[1] >> 16) % len(target)]
+        return target[0] if len(target) == 1 else self.rank_of(r, target)
+
+    def rank_of(self, r: Request, ranks: list[Rank]) -> Rank:
+        engine, choice = ranks[0].engine, ranks[0].spec.ranks
+        if choice == "lot":
+            return ranks[(r.lots[1] >> 16) % len(ranks)]
+        turn = engine.dealt % len(ranks)
+        engine.dealt += 1
+        if choice == "turn":
+            return ranks[turn]
+        in_turn = ranks[turn:] + ranks[:turn]
+        if choice == "in_flight":
+
+            def score(k: Rank) -> float:
+                usage = 1.0 - len(k.queue) / k.usable
+                return k.load + len(k.waiting) * 6.0 * max(0.0, usage - 0.5)
+
+            return min(in_turn, key=score)
+        every = PICOS // 10 if choice == "queue" else PICOS // 50
+        if engine.dealt == 1 or self.now - engine.told >= every:
+            engine.told = self.now
+            for k in ranks:
+                tokens = self.used(k) * k.spec.block_tokens
+                seen = {"queue": k.load + 3 * len(k.waiting), "requests": k.load, "tokens": tokens}
+                k.seen = seen[choice]
+        best = min(in_turn if choice == "queue" else ranks, key=lambda k: k.seen)
+        best.seen += {"queue": 4, "requests": 1, "tokens": r.isl}[choice]
+        return best
 
     def routed(self, r: Request, side: int, routing: str, targets: list[list[Rank]]) -> list[Rank]:
         a, b = r.lots[2 * side], r.lots[2 * side + 1]
@@ -774,9 +805,9 @@ class Oracle:
             return self.sticky.setdefault((r.session, side), by_load)
         if routing == "prefix_approx":
             return self.approximate(r, side, [load(target)[0] for target in targets], by_load)
-        ranks = [k for (k,) in targets]
         if routing == "least_kv":
-            return [min(ranks, key=lambda k: (self.used(k), k.load, k.index))]
+            return min(targets, key=lambda t: (sum(self.used(k) for k in t), *load(t)))
+        ranks = [k for (k,) in targets]
         if routing == "linear":
             return [max(ranks, key=lambda k: (self.score(r, k, ranks), -k.load, -k.index))]
 

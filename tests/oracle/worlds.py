@@ -11,11 +11,12 @@ from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.sim import PoolSpec, World
-from splitpoint.sim.world import Reserve, Scores, Tree
+from splitpoint.sim.world import RankChoice, Reserve, Scores, Tree
 from splitpoint.timing.curve import StepCurve, Together
 from splitpoint.timing.transfer import LinkSpec, SharedPorts
 
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
+RANKS: tuple[RankChoice, ...] = get_args(RankChoice)
 Table = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
@@ -93,7 +94,7 @@ def pool(random: Random, role: Role, layout: tuple[Group, ...], block: int) -> P
         host_bandwidth=random.choice([1e6, 1e9]),
         block_bytes=random.choice([1, 1000]),
         # As `front` below: no draw of its own.
-        by_room=role == "prefill" and budget % 2 == 0,
+        ranks=RANKS[budget % len(RANKS)],
         nameless_first=budget % 3 > 0,
     )
     return piped(made)

@@ -203,6 +203,23 @@ def test_the_router_names_every_instance_and_both_policies() -> None:
     assert "http://$NODE_0:8107" in said
 
 
+def test_what_the_router_takes_instead_of_a_routing_that_it_has_not_is_told() -> None:
+    files = bundle.files(serving("m", sample.H20, sample.SPLIT))
+    told = "vllm-router has no {}: the recipe takes {}, which `routing` {} predicts."
+    assert told.format("prefix_aware", "cache_aware", "prefix_approx") in files["README.md"]
+    assert told.format("least_kv", "power_of_two", "power_of_two") in files["README.md"]
+    exact = replace(sample.SPLIT, routing="prefix_approx", decode_routing="round_robin")
+    assert "has no" not in bundle.files(serving("m", sample.H20, exact))["README.md"]
+
+
+def test_ranks_that_the_prediction_names_and_vllm_chooses_are_told() -> None:
+    wide = Deployment(pools=(sample.pool("mixed", 1, Topology(dp=4)),))
+    told = "names the rank of a request"
+    assert told in bundle.files(serving("m", sample.H20, wide))["README.md"]
+    turns = replace(wide, routing="round_robin")
+    assert told not in bundle.files(serving("m", sample.H20, turns))["README.md"]
+
+
 def test_the_router_draws_from_no_single_instance() -> None:
     # vllm-router 0.1.17 does not start with power_of_two and one decode worker.
     pair = Deployment(pools=(sample.pool("prefill", 1), sample.pool("decode", 1)))

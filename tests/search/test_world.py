@@ -3,10 +3,11 @@
 import pytest
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Handover, Topology
+from splitpoint.inputs.deployment import Deployment, Handover, Pool, Role, Routing, Topology
+from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.gpu import GIB
-from splitpoint.search.world import candidate, candidate_of, path, pools, world
+from splitpoint.search.world import candidate, candidate_of, path, pools, rank_choice, world
 from splitpoint.sim.world import Reserve
 from splitpoint.timing.host import host_speed
 from tests.search import small
@@ -117,7 +118,33 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
     )
     assert [pool.reserve for pool in made.pools] == [Reserve(), Reserve()]
     assert [pool.prefix_caching for pool in made.pools] == [True, False]
-    assert [pool.by_room for pool in made.pools] == [True, False]
+    assert [pool.ranks for pool in made.pools] == ["lot", "tokens"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "version", "routing", "ranks"),
+    [
+        ("vllm", "0.26.1", "round_robin", ["queue", "queue"]),
+        ("vllm", "0.27.0", "round_robin", ["in_flight", "in_flight"]),
+        ("sglang", "0.5.10", "round_robin", ["lot", "turn"]),
+        ("sglang", "0.5.10", "session", ["lot", "requests"]),
+        ("sglang", "0.5.10", "least_kv", ["lot", "tokens"]),
+        ("trtllm", "1.1.0", "least_requests", ["router", "router"]),
+    ],
+)
+def test_engines_name_ranks_as_their_versions_do(
+    engine: EngineName, version: str, routing: Routing, ranks: list[str]
+) -> None:
+    named = replace(small.ready().engine, name=engine, version=version)
+    roles: tuple[Role, ...] = ("prefill", "decode")
+    made = Deployment(
+        pools=tuple(
+            Pool(role=role, topology=Topology(dp=2), replicas=1, engine=named) for role in roles
+        ),
+        routing=routing,
+        decode_routing=routing,
+    )
+    assert [rank_choice(pool, made) for pool in made.pools] == ranks
 
 
 def test_sglang_orders_its_queue_as_the_plan_says() -> None:

@@ -9,7 +9,7 @@ import pytest
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace
 from splitpoint.sim import simulate
-from splitpoint.sim.world import Scores, Tree
+from splitpoint.sim.world import RankChoice, Scores, Tree
 from tests.sim.small import Row, mixed, split, trace
 
 
@@ -212,41 +212,87 @@ def test_one_instance_leaves_no_choice(routing: Any) -> None:
     assert list(run.requests.prefill_instance) == [0, 0]
 
 
-def drawn(routing: Any, by_room: bool, requests: Trace) -> list[int]:
+def named(routing: Any, ranks: RankChoice, requests: Trace, **prefill: Any) -> list[int]:
     """The prefill rank of each request, two instances of four ranks."""
-    prefill = {"dp": 4, "replicas": 2, "by_room": by_room}
+    prefill = {"dp": 4, "replicas": 2, "ranks": ranks, **prefill}
     run = simulate(split(prefill, {"kv_blocks": 10_001}, routing=routing), requests)
     return [int(rank) for rank in run.requests.prefill_instance]
 
 
 def test_an_instance_that_draws_ranks_leaves_the_router_the_instance() -> None:
     requests = apart(*[(10, 1)] * 400)
-    assert drawn("round_robin", by_room=False, requests=requests) == [*range(8)] * 50
-    ranks = drawn("round_robin", by_room=True, requests=requests)
+    assert named("round_robin", "router", requests) == [*range(8)] * 50
+    ranks = named("round_robin", "lot", requests)
     assert [rank // 4 for rank in ranks] == [0, 1] * 200
     # 100 of 400 each on average, 8.7 the standard deviation: by lot, not in turn.
     served = [sum(rank % 4 == own for rank in ranks) for own in range(4)]
     assert all(65 < count < 135 for count in served) and len(set(ranks[:16])) < 8
-    assert ranks == drawn("round_robin", by_room=True, requests=requests)
+    assert ranks == named("round_robin", "lot", requests)
 
 
-@pytest.mark.parametrize("routing", ["least_kv", "prefix_aware", "linear"])
+def test_instances_take_their_ranks_in_turn_each_for_itself() -> None:
+    requests = apart(*[(10, 1)] * 16)
+    assert named("round_robin", "turn", requests) == [0, 4, 1, 5, 2, 6, 3, 7] * 2
+
+
+@pytest.mark.parametrize("routing", ["prefix_aware", "linear"])
 def test_a_router_that_knows_ranks_names_one(routing: Any) -> None:
     requests = apart(*[(100, 1)] * 40)
-    assert drawn(routing, by_room=True, requests=requests) == drawn(
-        routing, by_room=False, requests=requests
-    )
+    for ranks in ("lot", "turn", "in_flight", "queue", "requests", "tokens"):
+        assert named(routing, ranks, requests) == named(routing, "router", requests)
 
 
 def test_prompts_wait_where_the_lot_falls_twice() -> None:
     # Eight prompts of a whole step each: one on every rank in turn, several on one by lot.
     requests = trace(*[Row(isl=64, osl=1)] * 8)
     waited = {}
-    for by_room in (False, True):
-        prefill = {"dp": 8, "by_room": by_room}
-        run = simulate(split(prefill, {"kv_blocks": 10_001}), requests)
-        waited[by_room] = float(max(run.requests.prefill_end_s - run.requests.arrive_s))
-    assert waited[True] > 1.5 * waited[False]
+    for ranks in ("router", "lot"):
+        run = simulate(split({"dp": 8, "ranks": ranks}, {"kv_blocks": 10_001}), requests)
+        waited[ranks] = float(max(run.requests.prefill_end_s - run.requests.arrive_s))
+    assert waited["lot"] > 1.5 * waited["router"]
+
+
+def ranks_of(ranks: RankChoice, *rows: Row, **pool: Any) -> list[int]:
+    """The rank of each request, one mixed instance of three."""
+    run = simulate(mixed(dp=3, ranks=ranks, **pool), trace(*rows))
+    return [int(rank) for rank in run.requests.prefill_instance]
+
+
+def test_vllm_sends_where_the_fewest_of_its_requests_are_and_more_wait_in_fuller_pools() -> None:
+    # One seat: from the fourth on all wait, the fifth behind a pool that is 63% full and more, so
+    # that its two requests count 2.8 and the last goes past it.
+    rows = [
+        Row(isl=100, osl=900),
+        Row(isl=1000, osl=400, arrive_s=0.01),
+        Row(isl=100, osl=900, arrive_s=0.02),
+        *(Row(isl=100, osl=9, arrive_s=1.5 + n / 100) for n in range(5)),
+    ]
+    assert ranks_of("in_flight", *rows, max_seqs=1) == [0, 1, 2, 0, 1, 2, 0, 2]
+    # Where it looked 100 ms ago all are one request and what was sent since, four times.
+    assert ranks_of("queue", *rows, max_seqs=1) == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_loads_are_those_of_the_last_look_with_what_was_sent_since() -> None:
+    # The long prompt counts from the look at 30 ms on, not from its end at 25 ms on.
+    rows = [
+        Row(isl=20, osl=1),
+        Row(isl=10, osl=900, arrive_s=0.001),
+        Row(isl=10, osl=900, arrive_s=0.002),
+        Row(isl=10, osl=900, arrive_s=0.0021),
+        Row(isl=10, osl=1, arrive_s=0.0022),
+    ]
+    # Requests: 1, 1, 1, then the first again; tokens: 20, 10, 10, then 20, 20.
+    assert ranks_of("requests", *rows) == [0, 1, 2, 0, 1]
+    assert ranks_of("tokens", *rows) == [0, 1, 2, 1, 2]
+    # The first is gone at 0.2 s, and the others are seen as they are.
+    later = Row(isl=10, osl=1, arrive_s=0.2)
+    assert ranks_of("requests", *rows[:3], later) == [0, 1, 2, 0]
+    # Within 20 ms nobody looks: the one that is gone still counts.
+    quick = [Row(isl=1, osl=1, arrive_s=n / 1000) for n in range(4)]
+    assert ranks_of("requests", *quick) == [0, 1, 2, 0]
+    slow = [Row(isl=1, osl=1, arrive_s=n / 20) for n in range(4)]
+    assert ranks_of("requests", *slow) == [0, 0, 0, 0]
+    assert ranks_of("queue", *slow) == [0, 1, 2, 0]
 
 
 def test_a_router_that_restarts_forgets_what_it_sent_where() -> None:

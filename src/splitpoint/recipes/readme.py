@@ -8,8 +8,13 @@ from splitpoint.inputs.deployment import Deployment, Handover, Routing
 from splitpoint.inputs.workload import Slo
 from splitpoint.recipes import bench
 from splitpoint.recipes.placement import Instance
+from splitpoint.recipes.scripts import POLICIES
 from splitpoint.recipes.serving import Serving
 from splitpoint.record import Record
+from splitpoint.sim.router import NAMES_RANKS
+
+# Routers of which the engines' own have no exact counterpart.
+INEXACT: frozenset[Routing] = frozenset({"least_requests", "least_kv", "prefix_aware", "linear"})
 
 
 class Told(Record, frozen=True, kw_only=True):
@@ -193,12 +198,19 @@ def _notes(made: Serving, nodes: int, routed: bool, told: Told) -> str:
     notes += told.notes
     if deployment.split and made.plan is not None:
         notes += _assumed_of_handover(made.plan.search, told)
+    if _names_ranks(deployment):
+        notes.append(
+            f"The prediction's router ({deployment.routing}) names the rank of a request, as "
+            "Dynamo's KV router does. Here the engine names it: expect fewer prefix hits and "
+            "longer queues, or predict with `routing` round_robin, session or prefix_approx."
+        )
     if routed:
-        inexact = _drawn(deployment) & {"least_requests", "least_kv"}
-        if inexact:
+        for routing in sorted(_drawn(deployment) & INEXACT):
+            taken = POLICIES[routing]
+            simulated = "prefix_approx" if taken == "cache_aware" else taken
             notes.append(
-                f"{told.router} has no {' or '.join(sorted(inexact))}: "
-                "the recipe takes power_of_two."
+                f"{told.router} has no {routing}: the recipe takes {taken}, which `routing` "
+                f"{simulated} predicts."
             )
         if deployment.routing == "session":
             notes.append(f"Session affinity needs {told.session} on every request.")
@@ -229,6 +241,12 @@ def _assumed_of_handover(stated: Handover, told: Told) -> list[str]:
             "connector pulls after the whole prompt; SGLang sends each chunk when it is done."
         )
     return notes
+
+
+def _names_ranks(deployment: Deployment) -> bool:
+    """Whether the predicted router names the ranks of its instances."""
+    entry = [pool for pool in deployment.pools if pool.role != "decode"]
+    return deployment.routing in NAMES_RANKS and any(pool.topology.dp > 1 for pool in entry)
 
 
 def _drawn(deployment: Deployment) -> set[Routing]:

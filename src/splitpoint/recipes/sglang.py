@@ -8,7 +8,7 @@ also where it chose for the engine (`pricing.engines.sglang.limited`).
 from collections.abc import Sequence
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Pool, Role, Routing
+from splitpoint.inputs.deployment import Pool, Routing
 from splitpoint.inputs.engine import Engine, KvDtype
 from splitpoint.inputs.gpu import GIB
 from splitpoint.inputs.plan import EnginePlan
@@ -18,8 +18,8 @@ from splitpoint.recipes import scripts
 from splitpoint.recipes.placement import Instance, Share, place
 from splitpoint.recipes.readme import Told
 from splitpoint.recipes.serving import Serving
-from splitpoint.sim.router import NAMES_RANKS
-from splitpoint.sim.world import Reserve
+from splitpoint.search.world import rank_choice
+from splitpoint.sim.world import RankChoice, Reserve
 from splitpoint.units import memory
 
 SERVER = "sglang.launch_server"
@@ -41,11 +41,12 @@ CACHE_DTYPES: dict[KvDtype, str] = {
     "fp8": "fp8_e4m3",
     "nvfp4": "nvfp4",
 }
-# Which data-parallel rank of an instance serves a request; the prediction routes to ranks.
-RANK_CHOICES: dict[Routing, str] = {
-    "random": "round_robin",
-    "round_robin": "round_robin",
-    "least_kv": "total_tokens",
+# Which data-parallel rank of an instance serves a request, as it was predicted.
+RANK_CHOICES: dict[RankChoice, str] = {
+    "lot": "follow_bootstrap_room",
+    "turn": "round_robin",
+    "requests": "total_requests",
+    "tokens": "total_tokens",
 }
 ALGORITHMS = {"mtp": "NEXTN", "eagle3": "EAGLE3", "draft_model": "STANDALONE", "ngram": "NGRAM"}
 
@@ -256,7 +257,7 @@ def instance(made: Serving, instance: Instance, share: Share, nodes: int) -> str
     words = [tuple(scripts.quote(w) for w in flag) for flag in flags(made, pool)]
     words = [("--model-path", '"$MODEL"'), ("--served-model-name", '"$SERVED_NAME"'), *words]
     if pool.topology.dp > 1:
-        words.append(("--load-balance-method", _rank_choice(made, pool.role)))
+        words.append(("--load-balance-method", RANK_CHOICES[rank_choice(pool, made.deployment)]))
     if instance.role != "mixed":
         words.append(("--disaggregation-transfer-backend", '"$TRANSFER_BACKEND"'))
     if instance.role == "prefill":
@@ -267,16 +268,6 @@ def instance(made: Serving, instance: Instance, share: Share, nodes: int) -> str
     exports: dict[str, str] = {made.visible: scripts.quote(gpus)}
     comments = scripts.comments(instance, share, nodes, SERVER)
     return scripts.command(comments, f'"$PYTHON" -m {SERVER}', words, exports)
-
-
-def _rank_choice(made: Serving, role: Role) -> str:
-    """A prefill rank follows from the room number that the router draws, so that the decode side
-    knows it without asking."""
-    if role == "prefill":
-        return "follow_bootstrap_room"
-    deployment = made.deployment
-    routing = deployment.decode_routing if role == "decode" else deployment.routing
-    return RANK_CHOICES.get(routing, "total_requests")
 
 
 def _spread(instance: Instance, share: Share) -> list[scripts.Words]:
@@ -423,13 +414,5 @@ def _notes(made: Serving) -> list[str]:
             "The router sees one address per instance; which of its data-parallel ranks serves a "
             "request is SGLang's choice (`--load-balance-method`), without regard to cached "
             "prefixes, on the prefill side at random."
-        )
-    if deployment.routing in NAMES_RANKS and any(
-        pool.role == "prefill" and pool.topology.dp > 1 for pool in deployment.pools
-    ):
-        notes.append(
-            f"The prediction's router ({deployment.routing}) names the rank that prefills, as "
-            f"Dynamo's KV router does. {ROUTER} names none: expect fewer prefix hits and longer "
-            "queues, or predict with `routing` round_robin, session or prefix_approx."
         )
     return notes

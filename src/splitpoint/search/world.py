@@ -10,14 +10,18 @@ from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.workload import Workload
 from splitpoint.pricing.engines import rules
+from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.pricing.handoff import handoff
 from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
-from splitpoint.sim.world import PoolSpec, Reserve, World
+from splitpoint.sim.world import PoolSpec, RankChoice, Reserve, World
 from splitpoint.timing.host import host_speed
 from splitpoint.timing.transfer import LEASE_S, LinkSpec, link, pieces
 
 USUAL = Handover()
+
+# vLLM's front end counts the requests that it sent to a rank itself.
+COUNTS_IN_FLIGHT = Version(0, 27)
 
 
 class Candidate(Record, frozen=True, kw_only=True):
@@ -106,7 +110,7 @@ def world(
     deployment = candidate.deployment
     return World(
         pools=tuple(
-            _pool(pool, ready)
+            _pool(pool, ready, deployment)
             for pool, ready in zip(deployment.pools, candidate.instances, strict=True)
         ),
         routing=deployment.routing,
@@ -167,7 +171,29 @@ def _reserve(engine: Engine, dp: int) -> Reserve:
     return replace(default, first=0.3 * default.first, least=0.3 * default.least)
 
 
-def _pool(pool: Pool, ready: Instance) -> PoolSpec:
+def rank_choice(pool: Pool, deployment: Deployment) -> RankChoice:
+    """How the instances of a pool name the rank of a request, where no router does.
+
+    SGLang's prefill side takes a request's room, a random number, modulo the ranks
+    (`follow_bootstrap_room`, what `round_robin` means there too: server_args.py of 0.5.8, its
+    default since; rooms are random in its routers and in Dynamo's handlers), the others what the
+    recipe sets: its `--load-balance-method`, by load unless the router does not look at it.
+    vLLM's front end looks at loads (DPLBAsyncMPClient in v1/engine/core_client.py; 0.26.0 and
+    0.27.1 read).
+    """
+    if pool.engine.name == "vllm":
+        return "in_flight" if version_of(pool.engine) >= COUNTS_IN_FLIGHT else "queue"
+    if pool.engine.name != "sglang":
+        return "router"
+    if pool.role == "prefill":
+        return "lot"
+    routing = deployment.decode_routing if pool.role == "decode" else deployment.routing
+    if routing in ("random", "round_robin"):
+        return "turn"
+    return "tokens" if routing == "least_kv" else "requests"
+
+
+def _pool(pool: Pool, ready: Instance, deployment: Deployment) -> PoolSpec:
     engine, layout = ready.engine, ready.holding.layout
     rule = rules(engine, ready.topology)
     assert engine.max_seqs is not None and engine.batched_tokens is not None
@@ -194,10 +220,7 @@ def _pool(pool: Pool, ready: Instance) -> PoolSpec:
         block_bytes=layout.block_bytes,
         reserve=_reserve(engine, ready.topology.dp) if sglang else None,
         balance=engine.balance_steps if pool.role == "mixed" and not sglang else 0,
-        # The rank of SGLang's prefill side is a request's room, a random number, modulo the ranks:
-        # `follow_bootstrap_room`, what `round_robin` means there too (server_args.py of 0.5.8; its
-        # default since); rooms are random in its routers and in Dynamo's handlers.
-        by_room=sglang and pool.role == "prefill",
+        ranks=rank_choice(pool, deployment),
         tails=rule.tails,
         nameless_first=rule.nameless_first,
     )

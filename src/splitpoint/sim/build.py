@@ -12,6 +12,7 @@ from splitpoint.sim.chain import chain
 from splitpoint.sim.draws import ONE, lots, rates
 from splitpoint.sim.names import Names, names, next_turns
 from splitpoint.sim.prompts import ONCE, UNCOUNTED, WHOLE
+from splitpoint.sim.ranks import CHOICES, LOOKS
 from splitpoint.sim.router import NAMES_RANKS, ROUTINGS
 from splitpoint.sim.seats import LISTS
 from splitpoint.sim.series import WIDTH
@@ -380,6 +381,9 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
             row.reload = math.ceil(row.full * pool.block_bytes / pool.host_bandwidth * PICOS)
         row.window_at = len(windows)
         row.balance = pool.balance if pool.dp > 1 else 0
+        row.width = 1 if _names_ranks(world, pool) else pool.dp
+        row.choice = CHOICES.index(pool.ranks)
+        row.looks = LOOKS[row.choice]
         windows += sliding
         row.stages = len(curve.stages)
         row.later = later
@@ -576,15 +580,14 @@ def _by_lot(world: World) -> bool:
     """Whether a router, or an instance, chooses by lot."""
     routings = (world.routing, world.decode_routing)
     drawing = {"random", "power_of_two", "prefix_aware"}
-    return _drawn(world) > 1 or not drawing.isdisjoint(routings)
+    lots = any(pool.ranks == "lot" for pool in world.pools)
+    return lots or not drawing.isdisjoint(routings)
 
 
-def _drawn(world: World) -> int:
-    """Ranks of a prefill instance that draws among them; 1: none does."""
-    prefill = next((pool for pool in world.pools if pool.role == "prefill"), None)
-    if prefill is None or not prefill.by_room or world.routing in NAMES_RANKS:
-        return 1
-    return prefill.dp
+def _names_ranks(world: World, pool: PoolSpec) -> bool:
+    """Whether a router, and not its instances, names the ranks of a pool."""
+    routing = world.decode_routing if pool.role == "decode" else world.routing
+    return pool.dp == 1 or pool.ranks == "router" or routing in NAMES_RANKS
 
 
 def _counting(world: World) -> int:
@@ -636,7 +639,6 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.direct_below = world.direct_below
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
-    rules.drawn = _drawn(world)
     rules.counting = _counting(world)
     rules.balance_abs = world.tree.balance_abs
     lost = world.tree.lost_s

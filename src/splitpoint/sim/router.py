@@ -1,5 +1,5 @@
 """Which rank a request goes to. Every data-parallel rank is a target of its own, but where the
-instance draws it (`PoolSpec.by_room`) and the router names none.
+instance names it (`PoolSpec.ranks`) and the router none.
 
 Loads are what a router of vLLM-router, llm-d or Dynamo sees: requests assigned and not ended,
 blocks in use and asked for, requests waiting, prompt tokens still to compute, and exact cache
@@ -12,6 +12,7 @@ from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div
 from splitpoint.sim.prefix import hits, matched
 from splitpoint.sim.prompts import own, shared
+from splitpoint.sim.ranks import rank_of, used
 from splitpoint.sim.state import NEVER, Sim
 from splitpoint.sim.steps import observe
 
@@ -30,18 +31,15 @@ RANDOM, ROUND_ROBIN, LEAST_REQUESTS, LEAST_KV, POWER_OF_TWO = range(5)
 SESSION, PREFIX_AWARE, PREFIX_APPROX, LINEAR = range(5, 9)
 # What these choose by is known of ranks, so that they name one: Dynamo's KV router (pull request
 # 9080 of 2026-05), llm-d's picker.
-NAMES_RANKS = ("least_kv", "prefix_aware", "linear")
+NAMES_RANKS = ("prefix_aware", "linear")
 
 
 @kernel
 def choose(s: Sim, q: int, side: int, first: int, count: int, now: int) -> int:
     """The rank among `first` .. `first + count - 1` that serves request `q`; `side` 1: decode."""
-    width = s.rules[0].drawn if side == 0 else 1
+    width = s.pools[s.ranks[first].pool].width
     chosen = _routed(s, q, side, first, count, width, now)
-    if width == 1:
-        return chosen
-    # The lot's upper half: `power_of_two` takes the lower.
-    return int(chosen + (s.lots[q, 1] >> 16) % width)
+    return chosen if width == 1 else rank_of(s, q, chosen, width, now)
 
 
 @kernel
@@ -56,7 +54,7 @@ def _routed(s: Sim, q: int, side: int, first: int, count: int, width: int, now: 
     if routing == LEAST_REQUESTS:
         return _least_requests(s, first, count, width)
     if routing == LEAST_KV:
-        return _least_kv(s, first, count, now)
+        return _least_kv(s, first, count, width, now)
     if routing == POWER_OF_TWO:
         lot, other = s.lots[q, 2 * side], s.lots[q, 2 * side + 1]
         return _power_of_two(s, first, count // width, width, lot, other)
@@ -115,22 +113,23 @@ def _power_of_two(s: Sim, first: int, count: int, width: int, lot: int, other: i
 
 
 @kernel
-def _used(s: Sim, r: int, now: int) -> int:
-    """Blocks in use on rank `r` and blocks that its waiting requests ask for."""
-    rank = s.ranks[r]
-    observe(s, rank.engine, now)
-    return int(s.pools[rank.pool].usable - rank.free + rank.demand)
+def _kv(s: Sim, r: int, width: int, now: int) -> int:
+    """Blocks in use and asked for on the target that begins with rank `r`."""
+    blocks = 0
+    for each in range(r, r + width):
+        blocks += used(s, each, now)
+    return blocks
 
 
 @kernel
-def _least_kv(s: Sim, first: int, count: int, now: int) -> int:
+def _least_kv(s: Sim, first: int, count: int, width: int, now: int) -> int:
     best = first
-    least = _used(s, first, now)
-    for r in range(first + 1, first + count):
-        used = _used(s, r, now)
-        if used < least or (used == least and s.ranks[r].load < s.ranks[best].load):
+    least = _kv(s, first, width, now)
+    for r in range(first + width, first + count, width):
+        blocks = _kv(s, r, width, now)
+        if blocks < least or (blocks == least and _load(s, r, width) < _load(s, best, width)):
             best = r
-            least = used
+            least = blocks
     return best
 
 

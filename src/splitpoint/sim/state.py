@@ -80,6 +80,9 @@ POOL = _columns(
     "padded",
     "least",
     "balance",
+    "choice",
+    "width",
+    "looks",
     "pair",
     "prefix",
     "span",
@@ -106,6 +109,8 @@ ENGINE = _columns(
     "newest",
     "turn",
     "filled",
+    "dealt",
+    "told",
 )
 RANK = _columns(
     "engine",
@@ -126,6 +131,7 @@ RANK = _columns(
     "demand",
     "backlog",
     "planned",
+    "seen",
     "granted",
     "preempted",
     "fresh",
@@ -268,7 +274,6 @@ RULES = _columns(
     "balance_abs",
     "tree_lost",
     "tree_ids",
-    "drawn",
     "counting",
 )
 CLOCK = _columns(

@@ -1,5 +1,7 @@
 """What the simulator is given: pools, the link between them, and the routers, all as numbers."""
 
+from typing import Literal
+
 from splitpoint.inputs.deployment import Role, Routing
 from splitpoint.pricing.blocks import Group
 from splitpoint.record import Record
@@ -31,6 +33,15 @@ class Reserve(Record, frozen=True, kw_only=True):
     mixed: bool = False
 
 
+# Who names the data-parallel rank of a request: the router, or the instance: by lot (SGLang's
+# prefill side, whose rank is a request's room, a random number, modulo the ranks), in turn, or by
+# load. `in_flight` is vLLM's since 0.27: the requests that it has sent there and that have not
+# ended, those that wait counting more while the pool is fuller than a half. `queue` is vLLM's
+# before: 4 x waiting + running. `requests` and `tokens`: SGLang's total_requests and total_tokens
+# (`--load-balance-method`).
+RankChoice = Literal["router", "lot", "turn", "in_flight", "queue", "requests", "tokens"]
+
+
 class PoolSpec(Record, frozen=True, kw_only=True):
     """`replicas` equal instances of `gpus` GPUs. Each has `dp` ranks with a KV pool of their own
     that step together; `kv_blocks` counts one rank's blocks (block 0 is never used),
@@ -42,12 +53,11 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     rank that host memory keeps beside its pool, `host_bandwidth`: bytes per second at which they
     come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
     is scheduled as SGLang does; None: as vLLM does. `balance`: steps that prompts wait at most
-    until every rank has one; 0: they do not. `by_room`: an instance of a prefill pool draws the
-    rank of a request by lot, unless the router names one. `tails`: window groups keep the end of a
-    prompt, and a hit needs it, as in vLLM since 0.27; with states, chunks, several windows or
-    `host_blocks` they do not count. `nameless_first`: blocks without a name are taken before those
-    of the prefix cache, as in vLLM since 0.24; of pools with full groups alone and those that keep
-    tails, which do so anyway.
+    until every rank has one; 0: they do not. `ranks`: who names the rank of a request, unless the
+    router knows what each holds. `tails`: window groups keep the end of a prompt, and a hit needs
+    it, as in vLLM since 0.27; with states, chunks, several windows or `host_blocks` they do not
+    count. `nameless_first`: blocks without a name are taken before those of the prefix cache, as in
+    vLLM since 0.24; of pools with full groups alone and those that keep tails, which do so anyway.
     """
 
     role: Role
@@ -69,7 +79,7 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     block_bytes: int = 0
     reserve: Reserve | None = None
     balance: int = 0
-    by_room: bool = False
+    ranks: RankChoice = "router"
     tails: bool = False
     nameless_first: bool = False
 
