@@ -7,11 +7,11 @@ from typing import get_args
 import numpy as np
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Role, Routing
+from splitpoint.inputs.deployment import Role, Routing, Scores, Tree
 from splitpoint.inputs.trace import Trace
 from splitpoint.pricing.blocks import Group
 from splitpoint.sim import PoolSpec, World
-from splitpoint.sim.world import RankChoice, Reserve, Scores, Tree
+from splitpoint.sim.world import RankChoice, Reserve
 from splitpoint.timing.curve import StepCurve, Together
 from splitpoint.timing.transfer import LinkSpec, SharedPorts
 

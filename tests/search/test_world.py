@@ -3,10 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Handover, Pool, Role, Routing, Topology
+from splitpoint.inputs.deployment import (
+    Deployment,
+    Pool,
+    Role,
+    Routing,
+    Scores,
+    Topology,
+    Traffic,
+    Tree,
+)
 from splitpoint.inputs.engine import EngineName
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.gpu import GIB
+from splitpoint.inputs.workload import Workload
 from splitpoint.search.world import candidate, candidate_of, path, pools, rank_choice, world
 from splitpoint.sim.world import Reserve
 from splitpoint.timing.host import host_speed
@@ -78,9 +88,33 @@ def test_each_pool_has_the_memory_and_the_speed_of_its_own_gpu() -> None:
 def test_the_plan_s_bandwidth_overrides_a_port() -> None:
     one = small.ready()
     candidate = candidate_of([("prefill", one, 1), ("decode", one, 1)], "round_robin")
-    stated = Handover(transfer_bandwidth=3.5e9)
-    made = path(candidate, small.model(), tokens=1000, handover=stated)
+    stated = Traffic(transfer_bandwidth=3.5e9)
+    made = path(candidate, small.model(), tokens=1000, traffic=stated)
     assert made is not None and made.bandwidth == pytest.approx(3.5e9)
+
+
+def test_what_a_file_states_of_traffic_is_the_world_s() -> None:
+    one = small.ready()
+    stated = Traffic(
+        layerwise=True,
+        lease_s=480.0,
+        direct_below=64,
+        scores=Scores(cache_weight=1.0),
+        tree=Tree(balance_abs=8),
+    )
+    asked = Workload(isl=1000, osl=10, rate=1.0, timeout_s=5.0, abort_s=9.0)
+    split, mixed = (
+        world(parts, small.model(), tokens=1000, traffic=stated, workload=asked)
+        for parts in (
+            candidate_of([("prefill", one, 1), ("decode", one, 1)], "linear"),
+            candidate_of([("mixed", one, 1)], "linear"),
+        )
+    )
+    assert split.link is not None and (split.link.layerwise, split.link.lease_s) == (True, 480.0)
+    assert (split.direct_below, mixed.direct_below) == (64, 0)
+    for made in (split, mixed):
+        assert (made.scores, made.tree) == (stated.scores, stated.tree)
+        assert (made.timeout_s, made.abort_s) == (5.0, 9.0)
 
 
 def test_names_tell_budgets_and_routings_apart() -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs.deployment import Scores, Tree
 from splitpoint.inputs.trace import Trace
 from splitpoint.sim import simulate
-from splitpoint.sim.world import RankChoice, Scores, Tree
+from splitpoint.sim.world import RankChoice
 from tests.sim.small import Row, mixed, split, trace
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from splitpoint.inputs.deployment import Handover
+from splitpoint.inputs.deployment import Traffic
 from splitpoint.inputs.workload import Slo
 from splitpoint.metrics import ttft, ttft_parts
 from splitpoint.search.world import candidate_of, world
@@ -16,7 +16,7 @@ SLO = Slo(ttft_s=0.01, tpot_s=1.0)
 def stopped(*, rate: float, isl: int, bandwidth: float | None = None) -> str:
     """The first wall of a split on two GPUs, whose first tokens are all late."""
     one = candidate_of([("prefill", small.ready(), 1), ("decode", small.ready(), 1)], "round_robin")
-    place = world(one, small.model(), tokens=isl, handover=Handover(transfer_bandwidth=bandwidth))
+    place = world(one, small.model(), tokens=isl, traffic=Traffic(transfer_bandwidth=bandwidth))
     run = simulate(place, small.trace(40, isl=isl, osl=20, rate=rate), seed=0)
     return first_wall(one, run, SLO)
 

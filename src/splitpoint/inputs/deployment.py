@@ -41,8 +41,10 @@ MAX_DEGREE = 2**12
 
 MAX_LEASE_S = 1e6
 MAX_TOKENS = 2**31 - 1
+MAX_WEIGHT = 1e6
 
 GpuCount = Annotated[int, Meta(ge=1, le=MAX_GPUS)]
+Weight = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
 Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
 
 
@@ -111,14 +113,43 @@ class Pool(Record, frozen=True, kw_only=True):
         return f"{self.replicas}x{self.topology}{drafts}"
 
 
-class Handover(Record, frozen=True, kw_only=True):
-    """How prefill and decode pools pass requests on, where that is not the GPUs' and the engine's
-    usual way.
+class Scores(Record, frozen=True, kw_only=True):
+    """Weights of the `linear` router: the scorers of llm-d's endpoint picker.
+
+    Published defaults (Gateway API Inference Extension's default EndpointPickerConfig, 2025-26):
+    prefix cache 3, queue 2, KV utilisation 2; Red Hat's llm-d 3.4 documents 3 and 2.
+    """
+
+    cache_weight: Weight = 3.0
+    load_weight: Weight = 2.0
+
+
+class Tree(Record, frozen=True, kw_only=True):
+    """Settings of the `prefix_approx` router: what vllm-router and SGLang's router call
+    `cache_aware`, with their published defaults (command line of both, 2025-26).
+
+    `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
+    requests apart, and times as many, from which load alone decides. `tokens`: the most that the
+    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed). `lost_s`: when
+    the router restarts and knows no prompt any more; None: never.
+    """
+
+    cache_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.3
+    balance_abs: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 64
+    balance_rel: Annotated[float, Meta(ge=0, le=MAX_WEIGHT)] = 1.5
+    tokens: Annotated[int, Meta(ge=0, le=2**40)] = 2**24
+    lost_s: Annotated[float, Meta(ge=0, le=MAX_LEASE_S)] | None = None
+
+
+class Traffic(Record, frozen=True, kw_only=True):
+    """How requests find an instance and pass from prefill to decode, where that is not the usual
+    way of the routers, the GPUs and the engine.
 
     `transfer_bandwidth`: bytes per second of one GPU's port. `transfer_ports`: how many ports the
     GPUs of a machine share. `layerwise`: KV moves while its prompt is computed. `lease_s`: after so
     long a prefill instance frees what nobody will pull. `direct_below`: a request with fewer new
     tokens on its decode instance prefills there (conditional disaggregation); 0: none does.
+    `scores` weigh for the `linear` router, `tree` is the `prefix_approx` one's.
     """
 
     transfer_bandwidth: LinkBandwidth | None = None
@@ -126,6 +157,8 @@ class Handover(Record, frozen=True, kw_only=True):
     layerwise: bool = False
     lease_s: Annotated[float, Meta(ge=0, le=MAX_LEASE_S)] | None = None
     direct_below: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
+    scores: Scores = Scores()
+    tree: Tree = Tree()
 
 
 class Deployment(Record, frozen=True, kw_only=True):

@@ -17,11 +17,11 @@ from splitpoint.inputs.deployment import (
     Degree,
     Deployment,
     GpuCount,
-    Handover,
     Pool,
     Role,
     Routing,
     Topology,
+    Traffic,
 )
 from splitpoint.inputs.engine import (
     Acceptance,
@@ -98,7 +98,7 @@ class EnginePlan(Record, frozen=True, kw_only=True):
         fill_usual(self, self.name, self.version, self.utilization)
 
 
-class Search(Handover, frozen=True, kw_only=True):
+class Search(Traffic, frozen=True, kw_only=True):
     """The `[search]` table: what may be varied. Empty tuples mean every legal value (of `dcp` and
     `pp`, powers of two)."""
 
@@ -148,7 +148,7 @@ class PoolPlan(Record, frozen=True, kw_only=True):
         return Topology(tp=self.tp, dp=self.dp, pp=self.pp, ep=ep, dcp=self.dcp)
 
 
-class DeploymentPlan(Handover, frozen=True, kw_only=True):
+class DeploymentPlan(Traffic, frozen=True, kw_only=True):
     """A deployment file: a model on a GPU in chosen pools. A workload may be given with it."""
 
     model: ModelName

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from splitpoint import units
 from splitpoint.errors import PlanError, printable
-from splitpoint.inputs.deployment import Deployment, Handover, Routing
+from splitpoint.inputs.deployment import Deployment, Routing, Traffic
 from splitpoint.inputs.workload import Slo
 from splitpoint.recipes import bench
 from splitpoint.recipes.placement import Instance
@@ -226,7 +226,7 @@ def _notes(made: Serving, nodes: int, routed: bool, told: Told) -> str:
     return "## Good to know\n\n" + "\n".join(f"- {note}" for note in notes) if notes else ""
 
 
-def _assumed_of_handover(stated: Handover, told: Told) -> list[str]:
+def _assumed_of_handover(stated: Traffic, told: Told) -> list[str]:
     """What the prediction was told of the handover and this recipe does not do."""
     notes = []
     if stated.direct_below:

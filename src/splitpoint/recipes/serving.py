@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Handover, Pool
+from splitpoint.inputs.deployment import Deployment, Pool, Traffic
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.plan import DeploymentPlan, Plan, PoolPlan
@@ -108,7 +108,7 @@ def deployment_file(made: Serving) -> DeploymentPlan:
         slo=plan.slo,
         kv_pool_gib=plan.search.kv_pool_gib,
         name=plan.name,
-        **{field: getattr(plan.search, field) for field in Handover.__struct_fields__},
+        **{field: getattr(plan.search, field) for field in Traffic.__struct_fields__},
     )
 
 

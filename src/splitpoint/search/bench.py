@@ -97,7 +97,7 @@ def bench_of(plan: DeploymentPlan, measured: Sequence[Measurement]) -> Bench:
             ready,
             model,
             tokens=tokens,
-            handover=plan,
+            traffic=plan,
         ),
         gpu=gpu,
         conditions=Conditions(

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Handover, Pool, Role, Routing
+from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Traffic
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
@@ -18,7 +18,7 @@ from splitpoint.sim.world import PoolSpec, RankChoice, Reserve, World
 from splitpoint.timing.host import host_speed
 from splitpoint.timing.transfer import LEASE_S, LinkSpec, link, pieces
 
-USUAL = Handover()
+USUAL = Traffic()
 
 # vLLM's front end counts the requests that it sent to a rank itself.
 COUNTS_IN_FLIGHT = Version(0, 27)
@@ -102,7 +102,7 @@ def world(
     model: Model,
     *,
     tokens: int,
-    handover: Handover = USUAL,
+    traffic: Traffic = USUAL,
     workload: Workload | None = None,
 ) -> World:
     """The world of a candidate. `tokens`: of a typical input, for what a transfer moves beside
@@ -115,8 +115,10 @@ def world(
         ),
         routing=deployment.routing,
         decode_routing=deployment.decode_routing,
-        link=path(candidate, model, tokens=tokens, handover=handover),
-        direct_below=handover.direct_below if deployment.split else 0,
+        link=path(candidate, model, tokens=tokens, traffic=traffic),
+        direct_below=traffic.direct_below if deployment.split else 0,
+        scores=traffic.scores,
+        tree=traffic.tree,
         timeout_s=None if workload is None else workload.timeout_s,
         abort_s=None if workload is None else workload.abort_s,
         front_s=candidate.front_s,
@@ -129,7 +131,7 @@ def path(
     model: Model,
     *,
     tokens: int,
-    handover: Handover = USUAL,
+    traffic: Traffic = USUAL,
 ) -> LinkSpec | None:
     """The link between the pools of a split candidate; None for a mixed one."""
     if not candidate.deployment.split:
@@ -155,10 +157,10 @@ def path(
         hop_across=speed.hop_across,
         receiver=decode.gpu,
         gpus=candidate.deployment.gpus,
-        bandwidth=handover.transfer_bandwidth,
-        machine_ports=handover.transfer_ports,
-        layerwise=handover.layerwise,
-        lease_s=LEASE_S if handover.lease_s is None else handover.lease_s,
+        bandwidth=traffic.transfer_bandwidth,
+        machine_ports=traffic.transfer_ports,
+        layerwise=traffic.layerwise,
+        lease_s=LEASE_S if traffic.lease_s is None else traffic.lease_s,
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from splitpoint.inputs.deployment import Role, Routing
+from splitpoint.inputs.deployment import Role, Routing, Scores, Tree
 from splitpoint.pricing.blocks import Group
 from splitpoint.record import Record
 from splitpoint.timing.curve import StepCurve
@@ -82,34 +82,6 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     ranks: RankChoice = "router"
     tails: bool = False
     nameless_first: bool = False
-
-
-class Scores(Record, frozen=True, kw_only=True):
-    """Weights of the `linear` router: the scorers of llm-d's endpoint picker.
-
-    Published defaults (Gateway API Inference Extension's default EndpointPickerConfig, 2025-26):
-    prefix cache 3, queue 2, KV utilisation 2; Red Hat's llm-d 3.4 documents 3 and 2.
-    """
-
-    cache_weight: float = 3.0
-    load_weight: float = 2.0
-
-
-class Tree(Record, frozen=True, kw_only=True):
-    """Settings of the `prefix_approx` router: what vllm-router and SGLang's router call
-    `cache_aware`, with their published defaults (command line of both, 2025-26).
-
-    `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
-    requests apart, and times as many, from which load alone decides. `tokens`: the most that the
-    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed). `lost_s`: when
-    the router restarts and knows no prompt any more; None: never.
-    """
-
-    cache_threshold: float = 0.3
-    balance_abs: int = 64
-    balance_rel: float = 1.5
-    tokens: int = 2**24
-    lost_s: float | None = None
 
 
 class World(Record, frozen=True, kw_only=True):

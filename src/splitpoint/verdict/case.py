@@ -78,7 +78,7 @@ def job_of(case: Case, trial: Trial) -> Job:
             trial.candidate,
             case.model,
             tokens=round(case.loads[trial.load].profile.isl),
-            handover=case.plan.search,
+            traffic=case.plan.search,
             workload=case.plan.workload,
         ),
         trace=trial.load,

@@ -449,7 +449,7 @@ def _link(case: Case, candidate: Candidate, load: Load) -> LinkSpec | None:
         candidate,
         case.model,
         tokens=round(load.profile.isl),
-        handover=case.plan.search,
+        traffic=case.plan.search,
     )
 
 

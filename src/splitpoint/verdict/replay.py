@@ -135,7 +135,7 @@ def replay(
             chosen,
             model,
             tokens=max(round(float(trace.isl.mean())), 1),
-            handover=given,
+            traffic=given,
             workload=asked.workload,
         ),
         trace,
