@@ -228,14 +228,14 @@ def steady_window(run: Run, cuts: Cuts = EIGHTHS) -> Window:
     if not (cuts.warm_up >= 0 and cuts.cool_down >= 0 and cuts.warm_up + cuts.cool_down < 1):
         what = f"{cuts.warm_up} and {cuts.cool_down} of the requests"
         raise PlanError("warm-up and cool-down", what, "shares that leave something between them")
-    ends = np.sort(run.requests.end_s[finished(run)])
+    ends = run.requests.end_s[finished(run)]
     if len(ends) == 0:
         return Window(start=0.0, end=max(run.duration_s, 0.0))
     arrived = float(np.nanmin(run.requests.arrive_s))
-    first, last = int(len(ends) * cuts.warm_up), int(len(ends) * cuts.cool_down)
-    window = Window(
-        start=float(ends[first - 1]) if first else arrived, end=float(ends[len(ends) - last - 1])
-    )
+    first = int(len(ends) * cuts.warm_up)
+    last = len(ends) - int(len(ends) * cuts.cool_down) - 1
+    ends = np.partition(ends, (max(first - 1, 0), last, len(ends) - 1))
+    window = Window(start=float(ends[first - 1]) if first else arrived, end=float(ends[last]))
     return window if window.length > 0 else Window(start=arrived, end=float(ends[-1]))
 
 
