@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from splitpoint import metrics
 from splitpoint.errors import PlanError
 from splitpoint.inputs.workload import Slo
-from splitpoint.run import OUTCOMES, Instances, Requests, Run, Series
+from splitpoint.run import DONE, OUTCOMES, Instances, Requests, Run, Series
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.1, percentile=90)
 FLOAT_COLUMNS = (
@@ -176,6 +176,19 @@ def test_one_failure_breaks_an_slo_that_every_survivor_meets() -> None:
 
     assert metrics.meets_slo(run([0, 0]), SLO)
     assert not metrics.meets_slo(run([0, 1]), SLO)
+
+
+def test_a_client_that_lost_patience_is_later_than_all_others() -> None:
+    def run(lost: int, outcome: str) -> Run:
+        outcomes = [OUTCOMES.index(outcome)] * lost + [DONE] * (101 - lost)
+        return run_of(101, osl=2, arrive_s=0.0, first_token_s=1.0, end_s=1.05, outcome=outcomes)
+
+    assert SLO.percentile == 90
+    for outcome in ("timed_out", "aborted"):
+        assert metrics.meets_slo(run(10, outcome), SLO)
+        assert not metrics.meets_slo(run(11, outcome), SLO)
+    for outcome in ("infeasible", "unfinished"):
+        assert not metrics.meets_slo(run(1, outcome), SLO)
 
 
 def test_a_request_of_one_token_is_judged_by_ttft_alone() -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from splitpoint.errors import PlanError
 from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
-from splitpoint.run import DONE, Run
+from splitpoint.run import DONE, LOST, Run
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -30,6 +30,8 @@ class Cuts(Record, frozen=True, kw_only=True):
 
 
 EIGHTHS = Cuts()
+# What an SLO's percentile takes for the TTFT of a client that went: later than any other's.
+TOO_LATE_S = 1e12
 # A steady window of which more than this lies after the last arrival shows no load (assumed).
 MOSTLY = 0.5
 
@@ -210,10 +212,14 @@ def attainment(run: Run, slo: Slo) -> float:
 
 
 def meets_slo(run: Run, slo: Slo) -> bool:
-    """Whether nothing failed and TTFT and TPOT at the SLO's percentile are within it."""
-    if len(run.requests) and not finished(run).all():
+    """Whether no request was left unserved and TTFT and TPOT at the SLO's percentile are within it;
+    one whose client lost patience counts as later than all others."""
+    lost = np.isin(run.requests.outcome, LOST)
+    if not (finished(run) | lost).all():
         return False
-    slowest_start = percentile(ttft(run), slo.percentile)
+    starts = ttft(run)
+    starts[lost] = TOO_LATE_S
+    slowest_start = percentile(starts, slo.percentile)
     slowest_pace = percentile(tpot(run), slo.percentile)
     # Without a value there is nothing that could be late.
     return not (slowest_start > slo.ttft_s or slowest_pace > slo.tpot_s)

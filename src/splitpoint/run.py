@@ -27,6 +27,8 @@ Ints = NDArray[np.int32]
 
 OUTCOMES = ("done", "timed_out", "aborted", "infeasible", "unfinished")
 DONE = OUTCOMES.index("done")
+# Those whose client went before the cluster was done.
+LOST = (OUTCOMES.index("timed_out"), OUTCOMES.index("aborted"))
 
 FORMAT_VERSION = 2
 # 4 M requests of 17 columns; a hostile archive is refused before it is unpacked.

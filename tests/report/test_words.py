@@ -60,6 +60,14 @@ def test_hostile_words_lose_what_a_terminal_would_obey() -> None:
     assert "<script>" in told
 
 
+def test_patience_is_told_where_clients_lose_it() -> None:
+    answer = sample.answer()
+    assert words.patience(answer) == ""
+    asked = replace(answer.plan.workload, timeout_s=10.0, abort_s=120.0)
+    answer = replace(answer, plan=replace(answer.plan, workload=asked))
+    assert words.patience(answer) == "clients go after 10 s for a first token or 2 min for the end"
+
+
 def test_the_best_points_are_those_of_the_last_comparison() -> None:
     names = [point.name for point in words.best(sample.answer())]
     assert names == ["P 6xTP1 + D 2xTP1 prefix_aware", "8xTP1 prefix_aware"]

@@ -85,9 +85,10 @@ def _header(answer: Answer) -> str:
                 (f"TTFT {at}", words.seconds(near.ttft.at_slo), ""),
                 (f"TPOT {at}", words.seconds(near.tpot.at_slo), ""),
             ]
+    asked = filter(None, (words.slo(answer), words.patience(answer)))
     return (
         top(words.about(answer)) + f"<h1>{text(answer.verdict.headline)}</h1>"
-        f'<p class="soft">Asked: {text(words.slo(answer))}. Simulated, not measured.</p>'
+        f'<p class="soft">Asked: {text("; ".join(asked))}. Simulated, not measured.</p>'
         + cards(keys)
     )
 

@@ -137,6 +137,7 @@ def _workload(answer: Answer, out: _Page) -> None:
                 f"{words.percent(load.session_reuse_share)} of that inside a session",
             ),
             ("service level", words.slo(answer)),
+            *([("patience", told)] if (told := words.patience(answer)) else []),
         ]
     )
 

@@ -153,6 +153,16 @@ def slo(answer: Answer) -> str:
     )
 
 
+def patience(answer: Answer) -> str:
+    """How long clients wait before they go; empty where they stay."""
+    asked = answer.plan.workload
+    waits = [
+        *([f"{units.seconds(asked.timeout_s)} for a first token"] if asked.timeout_s else []),
+        *([f"{units.seconds(asked.abort_s)} for the end"] if asked.abort_s else []),
+    ]
+    return f"clients go after {' or '.join(waits)}" if waits else ""
+
+
 def shown(answer: Answer) -> tuple[Point, ...]:
     """The points that the frontier table holds: the frontier, and what the verdict compares."""
     names = {answer.verdict.chosen}
