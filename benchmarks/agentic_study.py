@@ -29,7 +29,7 @@ from splitpoint.inputs.trace import Trace, scale_rate, with_starts
 from splitpoint.inputs.traces.synth import preset
 from splitpoint.pricing.blocks import layout
 from splitpoint.pricing.concurrency import num_blocks
-from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.engines import resolved, rules
 from splitpoint.record import Record
 from splitpoint.report import figures
 from splitpoint.run import Run
@@ -359,6 +359,7 @@ def _engine() -> Engine:
 def _pool(role: Role, replicas: int, curve: StepCurve) -> PoolSpec:
     engine = _engine()
     kv = layout(load_model("Qwen/Qwen3-30B-A3B"), Topology(), engine)
+    rule = rules(engine, Topology())
     assert engine.max_seqs is not None and engine.batched_tokens is not None
     return PoolSpec(
         role=role,
@@ -372,6 +373,8 @@ def _pool(role: Role, replicas: int, curve: StepCurve) -> PoolSpec:
         token_budget=engine.batched_tokens,
         prefix_caching=True,
         curve=curve,
+        batches_in_flight=2 if rule.overlapped else 1,
+        nameless_first=rule.nameless_first,
     )
 
 
