@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from splitpoint.inputs.trace import Trace
-from splitpoint.sim.draws import ONE, lots, rates
+from splitpoint.sim.draws import ONE, SHARE, lots, rates
 from splitpoint.sim.world import PoolSpec, World
 from splitpoint.timing.curve import StepCurve
 
@@ -36,6 +36,8 @@ class Column:
     blocks: list[Block]
     refs: int = 0
     copies: list[list[Block]] = field(default_factory=list)
+    # SGLang's tree evicts nodes: the columns that one insertion added, cut where prompts part.
+    node: list[Column] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -139,6 +141,9 @@ class Rank:
     # Requests that the router sent here, with their tokens to compute as it saw them.
     sent: dict[Request, int] = field(default_factory=dict)
     preempted: bool = False
+    # Blocks that the chunks of the step being filled will take, and looks at the queue so far.
+    owed: list[tuple[Seat, int]] = field(default_factory=list)
+    looks: int = 0
     share: int = 0
     rests: bool = False
     shut: bool = False
@@ -216,7 +221,60 @@ class Rank:
         spec = self.spec
         full = all(g.kind == "full" for g in spec.groups)
         plain = spec.nameless_first and spec.prefix_caching and spec.reserve is None and full
-        return plain or self.tail > 0
+        return plain or self.tail > 0 or self.leaves
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it has SGLang's tree."""
+        return self.spec.reserve is not None and self.spec.prefix_caching and self.full > 0
+
+    @property
+    def free(self) -> int:
+        return len(self.queue) - sum(count for _, count in self.owed)
+
+    def part(self, column: Column) -> None:
+        """A prompt ends with this column: its node is cut there, which uses the rest."""
+        end = column.node.index(column) + 1
+        first, rest = column.node[:end], column.node[end:]
+        for part in (first, rest):
+            for other in part:
+                other.node = part
+        if rest and rest[0].refs == 0:
+            self.use(rest)
+
+    def use(self, columns: list[Column]) -> None:
+        """Idle columns are the last used, ends of prompts first."""
+        for column in reversed(columns):
+            for block in column.blocks:
+                self.queue.remove(block)
+            self.queue += column.blocks
+
+    def touch(self, request: Request, count: int) -> None:
+        """Somebody looks for the first columns of a prompt, all cached."""
+        found = [self.cache[key_of(request, j, self.spec.block_tokens)] for j in range(count)]
+        if found:
+            self.part(found[-1])
+        self.use([column for column in found if column.refs == 0])
+
+    def evict(self, count: int) -> None:
+        """Drop whole nodes until so many nameless blocks are next, or no node is left."""
+        while True:
+            at = next((i for i, b in enumerate(self.queue) if b.column is not None), -1)
+            if at < 0 or at >= count:
+                return
+            first = self.queue[at].column
+            assert first is not None
+            for column in first.node:
+                for block in column.blocks:
+                    block.column = None
+                del self.cache[column.key]
+
+    def pay(self) -> None:
+        """Take the blocks that the step's chunks are owed."""
+        owed, self.owed = self.owed, []
+        self.evict(sum(count for _, count in owed))
+        for seat, count in owed:
+            seat.loose += self.take(count)
 
     @property
     def window(self) -> int:
@@ -228,6 +286,8 @@ class Rank:
 
     def take(self, count: int) -> list[Block]:
         taken = []
+        if self.leaves:
+            self.evict(count)
         for _ in range(count):
             block = self.queue.pop(0)
             if block.column is not None:
@@ -304,13 +364,17 @@ class Rank:
     def resize(self, seat: Seat, total: int) -> None:
         """Give a seat `total` blocks in all, or take the surplus away."""
         have = self.blocks_of(seat)
-        if total >= have:
+        if total >= have and self.leaves and seat.state == "filling":
+            self.owed.append((seat, total - have))
+        elif total >= have:
             seat.loose += self.take(total - have)
         else:
             self.nameless([seat.loose.pop() for _ in range(have - total)])
 
     def blocks_of(self, seat: Seat) -> int:
-        return len(seat.columns) * self.full + len(seat.windows) * self.width + len(seat.loose)
+        owed = sum(count for other, count in self.owed if other is seat)
+        named = len(seat.columns) * self.full + len(seat.windows) * self.width
+        return named + len(seat.loose) + owed
 
     def release(self, seat: Seat) -> None:
         if self.tail:
@@ -339,6 +403,7 @@ class Rank:
             return
         block = self.spec.block_tokens
         fresh = False
+        node: list[Column] = []
         if self.tail:
             self.name_tails(seat, source, tokens // block)
         for j in range(len(seat.columns), tokens // block):
@@ -346,7 +411,10 @@ class Rank:
             own, seat.loose = seat.loose[: self.full], seat.loose[self.full :]
             column = self.cache.get(key)
             if column is None:
-                column = Column(key, own, 1)
+                if self.leaves and not node and seat.columns:
+                    self.part(seat.columns[-1])
+                column = Column(key, own, 1, node=node)
+                node.append(column)
                 for b in own:
                     b.column = column
                 self.cache[key] = column
@@ -354,8 +422,10 @@ class Rank:
                 column.copies.append(own)
                 seat.copied = j + 1
             else:
+                if self.leaves and j + 1 == tokens // block:
+                    self.part(column)
                 self.hold(column)
-                self.queue += own
+                self.nameless(own) if self.leaves else self.queue.extend(own)
             seat.columns.append(column)
             fresh = True
         if fresh:
@@ -436,6 +506,8 @@ class Rank:
                 seat.windows[j] = column
         for j in range(count):
             column = self.cache[key_of(seat.request.told, j, self.spec.block_tokens)]
+            if self.leaves and j + 1 == count:
+                self.part(column)
             self.hold(column)
             seat.columns.append(column)
 
@@ -445,7 +517,7 @@ class Rank:
 
     def free_after_hits(self, request: Request, count: int, computed: int = 0) -> int:
         """Free blocks that would be left if the first `count` hits were held."""
-        free = len(self.queue)
+        free = self.free
         if self.tail:
             for j in self.reached(count, computed):
                 key = (-1, *key_of(request, j, self.spec.block_tokens))
@@ -540,7 +612,7 @@ def mixes(spec: PoolSpec) -> bool:
 
 
 def first_share(spec: PoolSpec) -> int:
-    return round(spec.reserve.first * ONE) if spec.reserve else 0
+    return round(spec.reserve.first * SHARE) if spec.reserve else 0
 
 
 def covered(request: Request) -> int:
@@ -1083,6 +1155,10 @@ class Oracle:
                     rank.rests = True
                 if not rank.rests and rank in prefilling:
                     self.grow_decodes(rank)
+                    done = [s for s in rank.running if s.chunk and s.computed + s.chunk == s.target]
+                    if decoding_in(rank):
+                        rank.running = done + [s for s in rank.running if s not in done]
+                    rank.shut = False
                 elif not rank.rests:
                     self.schedule_decodes(rank)
             chunks = any(s.chunk for s in rank.running)
@@ -1118,7 +1194,9 @@ class Oracle:
                     seat.stepped += 1
                     if seat.tokens() >= seat.request.osl:
                         ended.append(seat)
-            for seat in sorted(ended, key=lambda s: s.request.index):
+            if rank.spec.reserve is None:
+                ended.sort(key=lambda s: s.request.index)
+            for seat in ended:
                 seat.state = "ending"
                 rank.due.append(seat)
             for seat in rank.running:
@@ -1199,47 +1277,87 @@ class Oracle:
         rank.preempted = False
         for seat in rank.running:
             seat.chunk = 0
-        joining = len(decoding_in(rank)) if mixes(rank.spec) else 0
-        budget = self.continue_prefills(rank, rank.spec.token_budget - joining)
+        block = rank.spec.block_tokens
+        budget = rank.spec.token_budget - self.joining(rank)
+        if any(seat.state == "filling" for seat in rank.running):
+            rank.shut = False
+            budget = min(budget, self.room_for_chunk(rank, budget))
+            budget = self.continue_prefills(rank, budget)
         if not rank.preempted:
             self.admit(rank, budget)
+        chunks = [seat.chunk for seat in rank.running if seat.chunk]
+        if sum(count for _, count in rank.owed) > 0 and block > 1:
+            rank.evict(rank.full * (math.ceil(sum(chunks) / block) + len(chunks)))
+        rank.pay()
 
     def schedule_decodes(self, rank: Rank) -> None:
         reserve = rank.spec.reserve
         assert reserve is not None
-        block = rank.spec.block_tokens
-
-        def totals() -> list[tuple[Seat, int]]:
-            return self.totals(rank)
-
-        def lacking() -> bool:
-            return self.lacking(rank)
-
         if not rank.running:
             rank.share = first_share(rank.spec)
-        if lacking():
-            while True:
-                self.preempt(
-                    min(
-                        (s for s, _ in totals()),
-                        key=lambda s: (s.tokens(), -s.request.isl, -rank.running.index(s)),
-                    )
-                )
-                left = [s for s, _ in totals()]
-                lasting = rank.full * math.ceil(reserve.retract_steps * len(left) / block)
-                if not left or not (lacking() or (len(left) > 1 and lasting > len(rank.queue))):
-                    break
+        if self.lacking(rank):
+            if self.coming(rank, ("ending",)):
+                rank.rests = True
+                return
+            while decoding_in(rank) and self.lacking(rank):
+                self.preempt(self.in_order(rank)[-1])
+                if rank.leaves:
+                    lasting = reserve.retract_steps * len(decoding_in(rank))
+                    rank.evict(rank.full * math.ceil(lasting / rank.spec.block_tokens))
+            left = self.in_order(rank)
+            rank.running = left + [seat for seat in rank.running if seat not in left]
             rank.share = first_share(rank.spec)
             if left:
-                done = sum(s.tokens() for s in left) + reserve.retract_steps * len(left)
-                rank.share = min(ONE, done * ONE // sum(s.request.osl for s in left))
-        elif totals():
-            fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
-            rank.share = max(round(reserve.least * ONE), rank.share - fall)
+                done = sum(self.seen(s) for s in left) + reserve.retract_steps * len(left)
+                rank.share = min(SHARE, done * SHARE // (sum(s.request.osl for s in left) + 1))
+        elif decoding_in(rank):
+            fall = round((reserve.first - reserve.least) / reserve.fall_steps * SHARE)
+            rank.share = max(round(reserve.least * SHARE), rank.share - fall)
         self.grow_decodes(rank)
+
+    def in_order(self, rank: Rank) -> list[Seat]:
+        """Who decodes, in the order in which they would be kept."""
+        seats = decoding_in(rank)
+        return sorted(seats, key=lambda s: (-self.seen(s), s.request.isl))
+
+    @staticmethod
+    def coming(rank: Rank, states: tuple[str, ...]) -> list[Seat]:
+        """Who is in such a state by a token that the step in progress is to give."""
+        if rank.spec.batches_in_flight == 1 or rank.spec.curve.later or not rank.engine.busy:
+            return []
+        return [seat for seat in rank.due if seat.state in states]
+
+    def unseen(self, seat: Seat) -> int:
+        """Tokens that a decode step in progress is to give a request."""
+        rank = seat.rank
+        if rank.spec.batches_in_flight == 1 or rank.spec.curve.later or not rank.engine.busy:
+            return 0
+        if rank.kind not in ("d", "m") or not seat.stepped:
+            return 0
+        return seat.tokens() - (seat.got + ((seat.stepped - 1) * seat.request.rate >> 20))
+
+    def seen(self, seat: Seat) -> int:
+        due = seat.rank.due if seat.rank.spec.role != "decode" else []
+        return seat.tokens() - self.unseen(seat) - (seat in due)
+
+    def joining(self, rank: Rank) -> int:
+        """Decodes that take a token of a step that prefills."""
+        if not mixes(rank.spec):
+            return 0
+        due = rank.due if rank.spec.batches_in_flight > 1 else []
+        return len(decoding_in(rank)) + sum(seat.state == "ending" for seat in due)
+
+    def room_for_chunk(self, rank: Rank, budget: int) -> int:
+        if not decoding_in(rank) or rank.full == 0:
+            return budget
+        room = rank.free // rank.full * rank.spec.block_tokens - self.joining(rank)
+        room -= -(-self.decoding(rank) * rank.share // SHARE)
+        return room if room > 0 else budget
 
     def grow_decodes(self, rank: Rank) -> None:
         # Blocks that are given back are free for those that are taken.
+        if rank.leaves and rank.spec.block_tokens > 1:
+            rank.evict(rank.full * len(decoding_in(rank)))
         for seat, total in sorted(self.totals(rank), key=lambda x: x[1] - self.blocks_of(x[0])):
             rank.resize(seat, total)
 
@@ -1259,28 +1377,33 @@ class Oracle:
     def blocks_of(seat: Seat) -> int:
         return seat.rank.blocks_of(seat)
 
-    def outputs(self, rank: Rank, new: Seat) -> int:
-        """Blocks to keep for outputs: all of those whose prompts this step completes, a share of
-        those of decoding requests."""
-        reserve = rank.spec.reserve
+    def output_left(self, seat: Seat) -> int:
+        reserve = seat.rank.spec.reserve
         assert reserve is not None
+        if seat.rank.spec.role == "prefill":
+            return 1
+        got = seat.tokens() - (self.unseen(seat) if seat.state == "decoding" else 0)
+        return min(seat.request.osl - got, reserve.horizon)
 
-        def left(seat: Seat) -> int:
-            if rank.spec.role == "prefill":
-                return 1
-            return min(seat.request.osl - seat.tokens(), reserve.horizon)
+    def decoding(self, rank: Rank) -> int:
+        """Tokens that decoding requests may still generate, as the scheduler sees it."""
+        left = sum(self.output_left(seat) for seat in decoding_in(rank))
+        ahead = rank.spec.batches_in_flight > 1 and not rank.spec.curve.later
+        return left + (len(rank.due) if ahead and rank.spec.role != "prefill" else 0)
 
-        whole = left(new)
-        here = decoding_in(rank)
-        decoding = 0
+    def outputs(self, rank: Rank) -> int:
+        """Tokens to keep for others: all outputs of those whose prompts this step completes, a
+        block for each chunk, a share of the outputs of decoding requests."""
+        block = rank.spec.block_tokens
+        whole = self.joining(rank)
         for seat in rank.running:
-            if seat.state == "decoding":
-                decoding += left(seat) if seat in here else 0
-            elif seat.state == "filling" and seat.computed + seat.chunk == seat.target:
-                whole += left(seat)
-        joining = len(here) if mixes(rank.spec) else 0
-        tokens = whole + joining + (decoding * rank.share >> 20)
-        return rank.full * math.ceil(tokens / rank.spec.block_tokens)
+            if seat.state == "filling" and seat.chunk:
+                end = seat.computed + seat.chunk
+                new = math.ceil(end / block) - math.ceil(seat.computed / block)
+                whole += (1 + math.ceil(seat.chunk / block) - new) * block
+                if end == seat.target:
+                    whole += self.output_left(seat) + seat.got
+        return whole + self.decoding(rank) * rank.share // SHARE
 
     def here_or_coming(self, rank: Rank) -> int:
         """Requests that a decode rank runs, or has reserved blocks for."""
@@ -1332,24 +1455,45 @@ class Oracle:
         rank.running.append(seat)
         return True
 
+    def look_over(self, rank: Rank, most: int) -> None:
+        """Before SGLang admits it sorts the queue, or, now and then, uses what that will find."""
+        full = rank.shut or len(rank.running) >= most
+        filling = any(seat.state == "filling" for seat in rank.running)
+        queue = [seat for seat in rank.waiting if seat.state != "parked"]
+        if not queue or rank.spec.role == "decode" or (full and not filling):
+            return
+        reserve = rank.spec.reserve
+        assert reserve is not None
+        if reserve.longest_first and len(queue) <= 128:
+            self.longest_first(rank)
+            return
+        if rank.looks % 32 == 0:
+            for seat in reversed(queue[:128]):
+                self.found(rank, seat)
+        rank.looks += 1
+
     @staticmethod
-    def longest_first(rank: Rank) -> None:
+    def found(rank: Rank, seat: Seat) -> int:
+        told = seat.request.told
+        found = rank.cached(told, rank.most_hits(told, seat.target + 1))
+        rank.touch(told, found)
+        return max(0, found - rank.hybrid) * rank.spec.block_tokens
+
+    def longest_first(self, rank: Rank) -> None:
         """Sort the queue by what the cache has; of those of whom it has little and who begin alike
         all but the first go last."""
-        if len(rank.waiting) > 128:
-            return
         found: dict[int, int] = {}
         alone: list[tuple[int, ...]] = []
         for seat in rank.waiting:
             r = seat.request
-            tokens = rank.hits(r.told, seat.target) * rank.spec.block_tokens
+            tokens = self.found(rank, seat)
             at_host = rank.hits_on_host(seat) * rank.spec.block_tokens
-            found[r.index] = tokens + at_host
+            found[r.index] = min(tokens + at_host, seat.target - 1)
             if tokens <= 32:
                 start = r.chain[31 // r.id_tokens] if covered(r) >= 32 else ()
                 if start and start in alone:
                     found[r.index] = -1
-                elif start and tokens + at_host <= 32:
+                elif start and found[r.index] <= 32:
                     alone.append(start)
         rank.waiting.sort(key=lambda seat: -found[seat.request.index])
 
@@ -1384,8 +1528,21 @@ class Oracle:
                     break
                 seat.chunk = chunk
                 self.name_prompt(rank, seat)
-                budget -= chunk
+                budget -= self.spent(rank, chunk)
         return budget
+
+    @staticmethod
+    def spent(rank: Rank, chunk: int) -> int:
+        block = rank.spec.block_tokens
+        return math.ceil(chunk / block) * block if rank.spec.reserve else chunk
+
+    def first_chunk(self, rank: Rank, seat: Seat, budget: int) -> int:
+        """SGLang counts whole blocks, and cuts there."""
+        block = rank.spec.block_tokens
+        if rank.spec.reserve and self.spent(rank, seat.target - seat.computed) > budget:
+            end = (seat.computed + budget // block * block) // block * block
+            budget = max(0, end - seat.computed)
+        return self.chunk_of(rank, seat, budget)
 
     @staticmethod
     def name_prompt(rank: Rank, seat: Seat) -> None:
@@ -1396,7 +1553,8 @@ class Oracle:
 
     def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
         have = rank.blocks_of(seat)
-        while total - have > len(rank.queue):
+        while total - have > rank.free:
+            rank.pay()
             # One whose last token is on its way keeps its blocks.
             victim = [s for s in rank.running if s.state != "ending"][-1]
             self.preempt(victim)
@@ -1407,13 +1565,21 @@ class Oracle:
 
     def preempt(self, seat: Seat) -> None:
         rank = seat.rank
+        coming = rank.spec.role != "decode" and seat in self.coming(rank, ("decoding",))
+        lost = rank.spec.reserve is not None and (coming or self.unseen(seat) > 0)
+        if lost and coming:
+            rank.due.remove(seat)
         rank.running.remove(seat)
         rank.shut = False
-        # vLLM will find all of it that is still cached, SGLang the prompt.
-        found = min(seat.in_cache(), seat.request.isl if rank.spec.reserve else NEVER)
-        rank.name_before_going(seat, found)
+        if not (lost and coming):
+            # vLLM will find all of it that is still cached, SGLang the prompt, once it is entered.
+            found = min(seat.in_cache(), seat.request.isl if rank.spec.reserve else NEVER)
+            rank.name_before_going(seat, found)
+        if rank.leaves:
+            rank.nameless(seat.loose)
+            seat.loose = []
         rank.release(seat)
-        seat.got = min(seat.tokens(), seat.request.osl)
+        seat.got = min(seat.tokens(), seat.request.osl) - int(lost)
         seat.stepped = seat.chunk = seat.computed = seat.reloaded = 0
         seat.flight = None
         seat.target = seat.request.isl + seat.got
@@ -1442,10 +1608,8 @@ class Oracle:
     def admit(self, rank: Rank, budget: int) -> None:
         spec, k = rank.spec, rank.drafts
         most = min(spec.max_seqs, spec.token_budget // (1 + k))
-        first = spec.reserve is not None and spec.reserve.longest_first and spec.role != "decode"
-        first = first and spec.prefix_caching and rank.full > 0
-        if first and not rank.shut and len(rank.running) < most and budget > 0:
-            self.longest_first(rank)
+        if rank.leaves:
+            self.look_over(rank, most)
         parked = [s for s in rank.waiting if s.state == "parked"]
         queue = [s for s in rank.waiting if s.state != "parked"]
         while len(rank.running) < most and budget > 0:
@@ -1493,13 +1657,20 @@ class Oracle:
             if chunk == 0:
                 return
             rank.waiting.remove(seat)
-            budget -= chunk
+            budget -= self.spent(rank, chunk)
+            if spec.reserve and rank.full * self.outputs(rank) >= rank.free * spec.block_tokens:
+                rank.shut = bool(decoding_in(rank))
+                return
 
     def enter_batch(self, rank: Rank, seat: Seat, hits: int, have: int, budget: int) -> int:
         """Start a seat with its first chunk, if that and its whole input fit; 0 if not."""
         spec, k, r = rank.spec, rank.drafts, seat.request
         seat.computed = hits * spec.block_tokens
         chunk = self.chunk_of(rank, seat, budget)
+        if not have:
+            chunk = self.first_chunk(rank, seat, budget)
+            if rank.leaves:
+                rank.touch(r.told, hits)
         first = rank.held_blocks(seat.computed + chunk + k, chunk)
         whole = rank.held_blocks(seat.target + k, max(spec.in_flight, spec.token_budget))
         need = max(first, whole) - (have or hits * rank.full)
@@ -1514,17 +1685,20 @@ class Oracle:
                     whole -= min(hits, columns, most)
             first_need = first - len(rank.reached(hits, seat.computed)) * rank.width
             need = max(first_need, whole) - hits * rank.full
-        free = len(rank.queue)
+        free = rank.free
         if not have:
             free = rank.free_after_hits(r.told, hits, seat.computed)
         fits = need <= free
         if fits and spec.reserve is not None and rank.running and not have:
-            # SGLang: what is asked must be less than what is there.
-            fits = need + self.outputs(rank, seat) < free
+            # SGLang: what is asked, and a block, must be less than what is there.
+            tokens = seat.target + k - seat.computed + self.output_left(seat) + self.outputs(rank)
+            asked = rank.full * (math.ceil((tokens + 1) / spec.block_tokens) + 1)
+            others = whole - rank.full * math.ceil((seat.target + k) / spec.block_tokens)
+            fits = asked + others <= free
         if chunk == 0 or not fits:
             seat.computed = 0
-            if chunk and spec.reserve is not None and rank.running and not have:
-                rank.shut = spec.role != "prefill"
+            if not fits and spec.reserve is not None and not have:
+                rank.shut = bool(decoding_in(rank))
             return 0
         rank.running.append(seat)
         seat.state = "filling"

@@ -157,6 +157,8 @@ def test_preemptions_of_a_real_server_with_23_blocks_of_128_tokens() -> None:
         # SGLang finds the prompt only. It retracts A, the longer prompt, at once: A has 17 of 21
         # tokens and comes back when B has ended, with 48 of its 65 tokens.
         (21, Reserve(first=0.0, least=0.0, horizon=1), 0.27 + 0.017 + 3 * 0.01),
+        # With room for 40 steps of B, three blocks, A's prompt is gone, all three at once.
+        (21, Reserve(first=0.0, least=0.0, horizon=1, retract_steps=40), 0.27 + 0.065 + 3 * 0.01),
     ],
 )
 def test_a_preempted_request_finds_what_is_left_of_its_prompt_and_its_output(

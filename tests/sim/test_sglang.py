@@ -40,24 +40,25 @@ def test_with_mixed_chunks_decodes_join_the_steps_that_prefill() -> None:
 def test_ranks_that_prefill_nothing_decode_meanwhile_but_with_drafts(
     drafts: int, decoded: int
 ) -> None:
-    # A's rank decodes from 10 ms on, in steps of 10 ms. B's 1,000 tokens take 20 steps of 50 ms on
+    # A's rank decodes from 10 ms on, in steps of 10 ms. B's 960 tokens take 20 steps of 48 ms on
     # the other rank, the first of them from 20 ms on; A's tokens then come one with each of them.
-    rows = trace(Row(isl=10, osl=100), Row(isl=1000, osl=1, arrive_s=0.015))
+    rows = trace(Row(isl=10, osl=100), Row(isl=960, osl=1, arrive_s=0.015))
     world = mixed(
-        dp=2, token_budget=50, curve=curve(drafts=drafts), reserve=SGLANG, routing="round_robin"
+        dp=2, token_budget=48, curve=curve(drafts=drafts), reserve=SGLANG, routing="round_robin"
     )
     run = simulate(world, rows)
-    assert run.requests.first_token_s[1] == pytest.approx(1.02, abs=1e-12)
+    assert run.requests.first_token_s[1] == pytest.approx(0.98, abs=1e-12)
     assert run.instances.decode_steps[0] == 99
     # What A has not decoded by B's end takes 10 ms each.
-    assert run.requests.end_s[0] == pytest.approx(1.02 + 0.01 * (99 - decoded), abs=1e-12)
+    assert run.requests.end_s[0] == pytest.approx(0.98 + 0.01 * (99 - decoded), abs=1e-12)
 
 
 def test_who_decodes_takes_of_the_budget_of_mixed_chunks() -> None:
-    # 16 tokens a step. A decodes when B's 31 tokens come: 15, 15 and 1 instead of 16 and 15.
-    rows = trace(Row(isl=10, osl=50), Row(isl=31, osl=1, arrive_s=0.015))
+    # 32 tokens a step. A decodes when B's 63 tokens come: 16, which is a whole block, 31 and 16
+    # instead of 32 and 31.
+    rows = trace(Row(isl=10, osl=50), Row(isl=63, osl=1, arrive_s=0.015))
     for reserve, steps in ((Reserve(mixed=True), (1, 3)), (SGLANG, (3, 0))):
-        i = simulate(mixed(token_budget=16, reserve=reserve), rows).instances
+        i = simulate(mixed(token_budget=32, reserve=reserve), rows).instances
         assert (i.prefill_steps[0], i.mixed_steps[0]) == steps
 
 

@@ -7,20 +7,37 @@ computed again), and nothing admitted in a step that preempted.
 
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
-from splitpoint.sim.blocks import ceil_div, give_nameless, held, take
+from splitpoint.sim.blocks import ceil_div, evict, give_nameless, held, take
 from splitpoint.sim.handoff import enqueue_remote
 from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
 from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
-from splitpoint.sim.order import longest_first
-from splitpoint.sim.prefix import hits, hold, idle_hits, matched, own_names, reusable, told_by
+from splitpoint.sim.order import look_over
+from splitpoint.sim.prefix import (
+    hits,
+    hold,
+    idle_hits,
+    matched,
+    own_names,
+    reusable,
+    told_by,
+    touch_prefix,
+)
 from splitpoint.sim.reserve import (
+    ends_on_its_way,
+    first_on_its_way,
     giving_way,
+    grow_ahead,
+    joining,
+    output_left,
+    put_in_order,
+    put_prompts_first,
     remote_room,
     reserved,
+    room_for_chunk,
     share_anew,
     share_falls,
-    short_of_blocks,
+    unseen_decode,
 )
 from splitpoint.sim.seats import (
     LISTS,
@@ -50,7 +67,6 @@ from splitpoint.sim.state import (
     DECODING,
     FILLING,
     PARKED,
-    PREFILL,
     PULLING,
     RELOADED,
     RELOADING,
@@ -96,14 +112,25 @@ def _empty(rank: Rows) -> None:
 @kernel
 def schedule_prefills(s: Sim, r: int, now: int) -> None:
     """As SGLang: prefills come first, `chunk` says whether there are any; with mixed chunks the
-    budget is what decodes leave."""
+    budget is what decodes leave. Blocks are taken, and names dropped, once all are chosen."""
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     _empty(rank)
     rank.easing = 0
-    budget = _continue_prefills(s, r, pool.budget - pool.mixes * rank.decoders)
+    rank.owing = 0
+    budget = pool.budget - joining(s, r)
+    if s.filling.head[r] >= 0:
+        # A prompt that was cut leaves the batch, which so has room for others.
+        rank.shut = 0
+        budget = min(budget, room_for_chunk(s, r, budget))
+        budget = _continue_prefills(s, r, budget)
     if rank.preempted == 0:
         _admit(s, r, budget, now)
+    if rank.owing > 0:
+        rank.free += rank.owing
+        if pool.block > 1:
+            evict(s, r, pool.full * (ceil_div(rank.chunk, pool.block) + rank.prompts))
+        take(s, r, rank.owing)
 
 
 @kernel
@@ -114,9 +141,18 @@ def _schedule_decodes(s: Sim, r: int) -> None:
     if rank.running == 0:
         rank.share = s.pools[rank.pool].share_first
     if growth(s, r, rank.steps, 1) > rank.free:
-        _preempt(s, giving_way(s, r))
-        while rank.decoders > 0 and short_of_blocks(s, r):
-            _preempt(s, giving_way(s, r))
+        if ends_on_its_way(s, r):
+            # Who ends in the step in progress leaves its blocks: the others wait for that.
+            rank.rests = 1
+            s.engines[rank.engine].steady = 0
+            return
+        while rank.decoders > 0 and growth(s, r, rank.steps, 1) > rank.free:
+            _preempt(s, giving_way(s, r, 0))
+            pool = s.pools[rank.pool]
+            if pool.leaves == 1:
+                lasting = ceil_div(pool.retract_steps * rank.decoders, pool.block)
+                evict(s, r, pool.full * lasting)
+        put_in_order(s, r)
         share_anew(s, r)
     elif rank.decoders > 0:
         share_falls(s, r, 1)
@@ -134,6 +170,9 @@ def rest_or_decode(s: Sim, r: int) -> None:
         # Mixed decodes without blocks beside the chunks would end SGLang with an error.
         if pool.mixes == 1 and growth(s, r, rank.steps, 1) <= rank.free:
             _grow_decoders(s, r)
+            if rank.decoders > 0:
+                put_prompts_first(s, r)
+            rank.shut = 0
         else:
             rank.rests = 1
     elif pool.drafts > 0 and s.engines[rank.engine].prefilling == 1:
@@ -146,6 +185,7 @@ def rest_or_decode(s: Sim, r: int) -> None:
 def _grow_decoders(s: Sim, r: int) -> None:
     """Give the decodes of a rank the blocks of their next step, which are free."""
     rank = s.ranks[r]
+    grow_ahead(s, r, rank.steps, 1)
     blocks = growth(s, r, rank.steps, 1)
     if blocks > 0:
         take(s, r, blocks)
@@ -203,6 +243,10 @@ def _preempt(s: Sim, ticket: int) -> None:
     pool = s.pools[rank.pool]
     q = request_of(s, ticket)
     parks = pool.parks == 1 and t.state == DECODING
+    coming = pool.reserving == 1 and first_on_its_way(s, ticket)
+    unseen = coming or (pool.reserving == 1 and unseen_decode(s, ticket) > 0)
+    if coming:
+        chain.unlink(s.filling, s.rules[0].ranks + r, ticket)
     if t.state == DECODING:
         blocks = stop_decoding(s, ticket)
     else:
@@ -214,14 +258,19 @@ def _preempt(s: Sim, ticket: int) -> None:
         rank.before -= t.computed if t.chunk > 0 else 0
         chain.unlink(s.filling, r, ticket)
     leave_seat(s, ticket)
-    if pool.recalls == 1:
-        # vLLM finds all of it again that is not evicted, SGLang the prompt.
+    if unseen:
+        t.got -= 1
+    if pool.recalls == 1 and not coming:
+        # vLLM finds all of it again that is not evicted, SGLang the prompt, if its step has ended.
         tokens = computed(s, ticket)
         if pool.reserving == 1:
             tokens = min(tokens, s.requests[q].isl)
         source = told_by(s, q)
         own_names(s, r, source, tokens // pool.block)
         name_before_going(s, ticket, source, tokens // pool.block)
+    if pool.leaves == 1:
+        give_nameless(s, r, blocks - pool.full * t.named)
+        blocks = pool.full * t.named
     free_blocks(s, ticket, blocks)
     t.state = PARKED if parks else WAITING
     t.chunk = 0
@@ -263,12 +312,32 @@ def chunk_of(pool: Rows, computed: int, target: int, budget: int) -> int:
 
 
 @kernel
+def first_chunk(pool: Rows, computed: int, target: int, budget: int) -> int:
+    """Tokens of the first chunk of a prefill. SGLang counts whole blocks, and cuts there."""
+    if pool.reserving == 1 and spent(pool, target - computed) > budget:
+        budget = (computed + budget // pool.block * pool.block) // pool.block * pool.block
+        budget = max(0, budget - computed)
+    return chunk_of(pool, computed, target, budget)
+
+
+@kernel
+def spent(pool: Rows, chunk: int) -> int:
+    """Tokens of the budget that a chunk takes: whole blocks with SGLang."""
+    if pool.reserving == 1:
+        return int(ceil_div(chunk, pool.block) * pool.block)
+    return chunk
+
+
+@kernel
 def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     """Put a chunk into the step, take its `blocks`, and name the blocks that it fills."""
     t = s.tickets[ticket]
     rank = s.ranks[t.rank]
     pool = s.pools[rank.pool]
-    if blocks > 0:
+    if blocks > 0 and pool.leaves == 1:
+        rank.free -= blocks
+        rank.owing += blocks
+    elif blocks > 0:
         take(s, t.rank, blocks)
     elif blocks < 0:
         give_nameless(s, t.rank, -blocks)
@@ -305,7 +374,7 @@ def _continue_prefills(s: Sim, r: int, budget: int) -> int:
             if not _make_room(s, r, ticket, blocks):
                 break
             _compute(s, ticket, chunk, blocks)
-            budget -= chunk
+            budget -= spent(pool, chunk)
         ticket = s.filling.next[ticket]
     return budget
 
@@ -316,8 +385,8 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
     pool = s.pools[rank.pool]
     if s.engines[rank.engine].closed == 1:
         return
-    if pool.longest_first == 1 and rank.shut == 0 and rank.running < pool.seats and budget > 0:
-        longest_first(s, r)
+    if pool.leaves == 1:
+        look_over(s, r)
     ticket = s.places.head[LISTS * r + QUEUE]
     while rank.running < pool.seats and budget > 0:
         parked = s.places.head[LISTS * r + PARK]
@@ -344,7 +413,11 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
             chunk = _admit_local(s, r, ticket, budget, now)
             if chunk == 0:
                 return
-            budget -= max(chunk, 0)
+            budget -= spent(pool, max(chunk, 0))
+            if pool.reserving == 1 and pool.full * reserved(s, r) >= rank.free * pool.block:
+                # Nothing is left: the batch is full though nobody was turned away.
+                rank.shut = rank.decoders > 0
+                return
         ticket = after
 
 
@@ -453,8 +526,10 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
         if count > 0:
             return _reload(s, r, ticket, count, now)
     computed = found * pool.block
-    chunk = chunk_of(pool, computed, t.target, budget)
-    if chunk == 0:
+    chunk = first_chunk(pool, computed, t.target, budget)
+    if pool.leaves == 1:
+        touch_prefix(s, r, source, found)
+    if chunk == 0 and pool.reserving == 0:
         return 0
     whole = held(pool, s.windows, t.target + pool.drafts, pool.in_flight)
     first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
@@ -463,11 +538,16 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
         whole -= _counted(s, r, t.target + pool.drafts, found)
         need = max(whole, first - pool.windows * min(pool.tail, found)) - pool.full * found
     if pool.reserving == 1 and rank.running > 0:
-        # One more, because SGLang admits what is less than it has, not what is as much.
-        need += reserved(s, r, ticket) + 1
+        tokens = t.target + pool.drafts - computed + output_left(s, ticket) + reserved(s, r)
+        # One block more for its own, and a token because SGLang admits what is less than it has.
+        asked = pool.full * (ceil_div(tokens + 1, pool.block) + 1)
+        need = max(need, asked + whole - pool.full * ceil_div(t.target + pool.drafts, pool.block))
     if not _fits(s, r, source, found, need, 0):
-        # SGLang looks at its queue again when a running request has gone; not while prefilling.
-        rank.shut = pool.reserving == 1 and pool.role != PREFILL and rank.running > 0
+        # SGLang looks at its queue again when a running request has gone; the batch that it calls
+        # full is that of its decodes.
+        rank.shut = pool.reserving == 1 and rank.decoders > 0
+        return 0
+    if chunk == 0:
         return 0
     leave_queue(s, ticket)
     t.blocks = _take_hits(s, ticket, source, t.target, found, computed)

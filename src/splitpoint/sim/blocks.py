@@ -58,6 +58,8 @@ def take(s: Sim, r: int, count: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     wide = pool.full
+    if pool.leaves == 1:
+        evict(s, r, count)
     rank.free -= count
     while count > 0:
         first = s.idle.head[r]
@@ -92,6 +94,26 @@ def take(s: Sim, r: int, count: int) -> None:
 
 
 @kernel
+def evict(s: Sim, r: int, count: int) -> None:
+    """As SGLang: drop whole segments from the front of the queue until `count` blocks without a
+    name stand there, or no segment is left (`RadixCache.evict`). Not of copies on the host."""
+    rank = s.ranks[r]
+    first = s.idle.head[r]
+    while first >= 0 and s.segments[first].before < count and r < s.rules[0].ranks:
+        segment = s.segments[first]
+        blocks = width(s, r, first) * (segment.high - segment.low)
+        rank.cached -= blocks
+        blocks += segment.before
+        chain.unlink(s.idle, r, first)
+        drop_segment(s, r, first)
+        first = s.idle.head[r]
+        if first < 0:
+            rank.tail += blocks
+        else:
+            s.segments[first].before += blocks
+
+
+@kernel
 def _follows(s: Sim, segment: int, last: int) -> bool:
     """Whether a segment goes on in another one, and nobody has copies of either."""
     row = s.segments[last]
@@ -111,7 +133,8 @@ def park(s: Sim, r: int, segment: int) -> None:
     rank.free += blocks
     rank.cached += blocks
     last = s.idle.tail[r]
-    if rank.tail == 0 and last >= 0 and row.children == 1 and _follows(s, segment, last):
+    alone = rank.tail == 0 and last >= 0 and row.children == 1
+    if alone and s.pools[rank.pool].leaves == 0 and _follows(s, segment, last):
         join_parent(s, r, last)
         return
     row.before = rank.tail

@@ -9,7 +9,7 @@ from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import LONGEST_S, Floats, Longs, Trace
 from splitpoint.native.kernel import Rows
 from splitpoint.sim.chain import chain
-from splitpoint.sim.draws import ONE, lots, rates
+from splitpoint.sim.draws import SHARE, lots, rates
 from splitpoint.sim.names import Names, names, next_turns
 from splitpoint.sim.prompts import ONCE, UNCOUNTED, WHOLE
 from splitpoint.sim.ranks import CHOICES, LOOKS
@@ -367,9 +367,10 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
         reserve = pool.reserve
         if reserve is not None:
             row.reserving = 1
-            row.share_first = round(reserve.first * ONE)
-            row.share_least = round(reserve.least * ONE)
-            row.share_fall = round((reserve.first - reserve.least) / reserve.fall_steps * ONE)
+            row.leaves = row.nameless = row.caching
+            row.share_first = round(reserve.first * SHARE)
+            row.share_least = round(reserve.least * SHARE)
+            row.share_fall = round((reserve.first - reserve.least) / reserve.fall_steps * SHARE)
             row.horizon = reserve.horizon
             row.retract_steps = reserve.retract_steps
             row.parks = pool.role == "decode"

@@ -8,6 +8,8 @@ from splitpoint.native.arrays import Arrays
 from splitpoint.native.kernel import entry
 
 ONE = 1 << 20
+SHARE_BITS = 32
+SHARE = 1 << SHARE_BITS
 DRAWN_AT_ONCE = 1 << 14
 
 

@@ -19,6 +19,7 @@ from splitpoint.sim.seats import (
     RUNNING,
     await_prefill,
     decoder_blocks,
+    decodes_here,
     drop,
     empty_seat,
     growth,
@@ -568,14 +569,13 @@ def _advance(s: Sim, r: int, count: int) -> None:
     rank.context += rank.rate * count
     rank.granted = 0
     steps = rank.steps
+    if s.pools[rank.pool].reserving == 1 and rank.decoders > 1:
+        _end_in_order(s, r)
     while rank.decoders > rank.fresh:
         ticket = s.seats[rank.seats_at]
         if s.last_step[ticket] != steps:
             break
-        s.tickets[ticket].blocks = decoder_blocks(s, ticket, steps - 1)
-        leave_decoders(s, ticket)
-        _end(s, ticket)
-        chain.append(s.filling, s.rules[0].ranks + r, ticket)
+        _end_decoder(s, ticket)
     ticket = s.filling.head[r]
     while ticket >= 0:
         after = s.filling.next[ticket]
@@ -591,6 +591,35 @@ def _advance(s: Sim, r: int, count: int) -> None:
                 _sample(s, ticket)
         ticket = after
     rank.chunk = 0
+
+
+@kernel
+def _end_decoder(s: Sim, ticket: int) -> None:
+    """The step gives a decoding ticket its last token."""
+    t = s.tickets[ticket]
+    t.blocks = decoder_blocks(s, ticket, s.ranks[t.rank].steps - 1)
+    leave_decoders(s, ticket)
+    _end(s, ticket)
+    chain.append(s.filling, s.rules[0].ranks + t.rank, ticket)
+
+
+@kernel
+def _end_in_order(s: Sim, r: int) -> None:
+    """As SGLang: of several that the step ends, who stands first in the batch goes first, which is
+    evicted first."""
+    rank = s.ranks[r]
+    first = rank.seats_at
+    ending = s.last_step[s.seats[first]] == rank.steps
+    second = s.last_step[s.seats[first + 1]] == rank.steps
+    third = rank.decoders > 2 and s.last_step[s.seats[first + 2]] == rank.steps
+    if not ending or not (second or third):
+        return
+    ticket = s.places.head[LISTS * r + RUNNING]
+    while ticket >= 0:
+        after = s.places.next[ticket]
+        if decodes_here(s, ticket) and s.last_step[ticket] == rank.steps:
+            _end_decoder(s, ticket)
+        ticket = after
 
 
 @kernel

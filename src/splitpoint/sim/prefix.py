@@ -5,7 +5,7 @@ are given back last first, so the cached blocks of a prompt are a leading run on
 """
 
 from splitpoint.native.kernel import kernel
-from splitpoint.sim.blocks import claim, give, leave
+from splitpoint.sim.blocks import claim, give, give_nameless, leave, park
 from splitpoint.sim.segments import add_segment, find_segment, parting, split
 from splitpoint.sim.state import Sim
 from splitpoint.sim.tails import copied, resumable
@@ -86,6 +86,33 @@ def idle_hits(s: Sim, r: int, source: int, count: int) -> int:
 
 
 @kernel
+def touch_prefix(s: Sim, r: int, source: int, count: int) -> None:
+    """As SGLang: who looks for its first `count` blocks, all cached, makes them the last used, and
+    parts them from what follows (`RadixCache.match_prefix`)."""
+    at = segment = 0
+    while at < count:
+        segment = find_segment(s, r, source, at)
+        if count < s.segments[segment].high:
+            segment = _part(s, r, segment, count)
+        at = s.segments[segment].high
+    while segment > 0 and s.segments[segment].refs == 0:
+        claim(s, r, segment)
+        park(s, r, segment)
+        segment = s.segments[segment].parent
+
+
+@kernel
+def _part(s: Sim, r: int, segment: int, at: int) -> int:
+    """Cut a segment before block `at`; the first part. SGLang counts that as a use of the rest
+    (`UnifiedTreeCore._split_node`)."""
+    first = split(s, r, segment, at)
+    if s.pools[s.ranks[r].pool].leaves == 1 and s.segments[segment].refs == 0:
+        claim(s, r, segment)
+        park(s, r, segment)
+    return first
+
+
+@kernel
 def hold(s: Sim, ticket: int, source: int, count: int) -> None:
     """A ticket that holds no named block takes the first `count` of a prompt, all cached."""
     t = s.tickets[ticket]
@@ -98,7 +125,7 @@ def _share(s: Sim, ticket: int, segment: int, stop: int) -> None:
     """Take a reference to the blocks of a cached segment before block `stop`."""
     t = s.tickets[ticket]
     if stop < s.segments[segment].high:
-        segment = split(s, t.rank, segment, stop)
+        segment = _part(s, t.rank, segment, stop)
     row = s.segments[segment]
     if row.refs == 0:
         claim(s, t.rank, segment)
@@ -132,7 +159,10 @@ def register(s: Sim, ticket: int, source: int, count: int) -> None:
                 t.named = stop
             else:
                 _share(s, ticket, segment, stop)
-                give(s, r, pool.full * (t.named - first))
+                if pool.leaves == 1:
+                    give_nameless(s, r, pool.full * (t.named - first))
+                else:
+                    give(s, r, pool.full * (t.named - first))
         else:
             _name(s, ticket, source, count)
 
@@ -147,6 +177,8 @@ def _name(s: Sim, ticket: int, source: int, count: int) -> None:
         # What this ticket alone computed stands apart from its hits and from what has copies.
         tail = s.tails[ticket]
         apart = t.named <= max(tail.hit, tail.copied) or last.copies > 1
+    # SGLang's tree has a node for each chunk, and evicts nodes.
+    apart |= s.pools[s.ranks[t.rank].pool].leaves == 1
     if t.segment > 0 and last.refs == 1 and last.children == 0 and not apart:
         last.source = source
         last.high = count

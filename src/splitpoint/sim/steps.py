@@ -8,6 +8,7 @@ steps are summed one by one, still without looking at any request.
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import heap
 from splitpoint.sim.blocks import take
+from splitpoint.sim.reserve import grow_ahead
 from splitpoint.sim.seats import growth, slide_decoders
 from splitpoint.sim.state import Sim
 
@@ -94,6 +95,7 @@ def sync(s: Sim, e: int, count: int) -> None:
     if count > engine.synced:
         for r in range(engine.first, engine.first + engine.ranks):
             first = s.ranks[r].steps + engine.synced
+            grow_ahead(s, r, first, count - engine.synced)
             blocks = growth(s, r, first, count - engine.synced)
             if s.pools[engine.pool].tail > 0:
                 slide_decoders(s, r, first, count - engine.synced)
