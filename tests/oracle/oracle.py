@@ -1405,6 +1405,9 @@ class Oracle:
                     whole += self.output_left(seat) + seat.got
         return whole + self.decoding(rank) * rank.share // SHARE
 
+    def nothing_left(self, rank: Rank) -> bool:
+        return rank.full * self.outputs(rank) >= rank.free * rank.spec.block_tokens
+
     def here_or_coming(self, rank: Rank) -> int:
         """Requests that a decode rank runs, or has reserved blocks for."""
         seats = [s for other in self.requests for s in other.seats.values() if s.rank is rank]
@@ -1549,7 +1552,14 @@ class Oracle:
         """vLLM names the blocks of a chunk as it is scheduled; SGLang with the next chunk, or when
         the prompt's last has ended."""
         tokens = seat.computed + (0 if rank.spec.reserve else seat.chunk)
-        rank.name_blocks(seat, seat.request, min(tokens, covered(seat.request)))
+        Oracle.name_computed(rank, seat, tokens)
+
+    @staticmethod
+    def name_computed(rank: Rank, seat: Seat, tokens: int) -> None:
+        r = seat.request
+        rank.name_blocks(seat, r, min(tokens, covered(r)))
+        if rank.spec.reserve and tokens > r.isl:
+            rank.name_blocks(seat, r.told, min(tokens, covered(r.told)))
 
     def grow(self, rank: Rank, seat: Seat, total: int) -> bool:
         have = rank.blocks_of(seat)
@@ -1612,6 +1622,12 @@ class Oracle:
             self.look_over(rank, most)
         parked = [s for s in rank.waiting if s.state == "parked"]
         queue = [s for s in rank.waiting if s.state != "parked"]
+        spent = spec.reserve is not None and budget <= 0 and len(rank.running) < most
+        if spent and queue and queue[0].local and not rank.shut and self.nothing_left(rank):
+            if rank.leaves:
+                told = queue[0].request.told
+                rank.touch(told, rank.hits(told, queue[0].target))
+            rank.shut = bool(decoding_in(rank))
         while len(rank.running) < most and budget > 0:
             if parked and self.resume(rank, parked[0]):
                 del parked[0]
@@ -1658,7 +1674,7 @@ class Oracle:
                 return
             rank.waiting.remove(seat)
             budget -= self.spent(rank, chunk)
-            if spec.reserve and rank.full * self.outputs(rank) >= rank.free * spec.block_tokens:
+            if spec.reserve and self.nothing_left(rank):
                 rank.shut = bool(decoding_in(rank))
                 return
 
@@ -1764,7 +1780,7 @@ class Oracle:
             r.prefill_end = self.now
         # One that was retracted while its step ran has no blocks any more.
         if rank.spec.reserve and seat.state in ("decoding", "ending"):
-            rank.name_blocks(seat, r, covered(r))
+            self.name_computed(rank, seat, seat.target)
         if rank.spec.role == "prefill":
             self.prefilled(seat)
             return

@@ -9,7 +9,7 @@ from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div, evict, give_nameless, held, take
 from splitpoint.sim.handoff import enqueue_remote
-from splitpoint.sim.host import begin_reload, name_blocks, on_its_way, reloadable
+from splitpoint.sim.host import begin_reload, on_its_way, reloadable
 from splitpoint.sim.life import finish
 from splitpoint.sim.link import begin_transfer
 from splitpoint.sim.order import look_over
@@ -57,6 +57,7 @@ from splitpoint.sim.seats import (
     leave_queue,
     leave_seat,
     name_before_going,
+    name_computed,
     promise,
     request_of,
     slide_decoder,
@@ -351,9 +352,7 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     rank.before += t.computed
     if pool.caching == 1:
         # SGLang enters a chunk into its tree when the next one is scheduled, the last at its end.
-        tokens = t.computed + (chunk if pool.reserving == 0 else 0)
-        q = request_of(s, ticket)
-        name_blocks(s, ticket, q, min(tokens, s.cover[q]) // pool.block)
+        name_computed(s, ticket, t.computed + (chunk if pool.reserving == 0 else 0))
 
 
 @kernel
@@ -388,6 +387,8 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
     if pool.leaves == 1:
         look_over(s, r)
     ticket = s.places.head[LISTS * r + QUEUE]
+    if pool.reserving == 1 and budget <= 0 and ticket >= 0 and rank.running < pool.seats:
+        _turn_away(s, r, ticket)
     while rank.running < pool.seats and budget > 0:
         parked = s.places.head[LISTS * r + PARK]
         if parked >= 0 and _resume(s, r, parked):
@@ -414,11 +415,34 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
             if chunk == 0:
                 return
             budget -= spent(pool, max(chunk, 0))
-            if pool.reserving == 1 and pool.full * reserved(s, r) >= rank.free * pool.block:
+            if pool.reserving == 1 and _nothing_left(s, r):
                 # Nothing is left: the batch is full though nobody was turned away.
                 rank.shut = rank.decoders > 0
                 return
         ticket = after
+
+
+@kernel
+def _nothing_left(s: Sim, r: int) -> bool:
+    """Whether all that is free may be needed by who runs on rank `r`."""
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    return bool(pool.full * reserved(s, r) >= rank.free * pool.block)
+
+
+@kernel
+def _turn_away(s: Sim, r: int, ticket: int) -> None:
+    """As SGLang: where a chunk has taken the budget and nothing is left free, the next in the queue
+    is looked at none the less and closes it (`PrefillAdder.budget_state`)."""
+    t = s.tickets[ticket]
+    rank = s.ranks[r]
+    pool = s.pools[rank.pool]
+    if rank.shut == 1 or t.state != WAITING or not _nothing_left(s, r):
+        return
+    if pool.leaves == 1:
+        source = told_by(s, request_of(s, ticket))
+        touch_prefix(s, r, source, hits(s, r, source, t.target))
+    rank.shut = rank.decoders > 0
 
 
 @kernel

@@ -9,7 +9,6 @@ from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import rest_or_decode, schedule, schedule_prefills
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
-from splitpoint.sim.host import name_blocks
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.prompts import dismiss
@@ -26,6 +25,7 @@ from splitpoint.sim.seats import (
     join_decoders,
     leave_decoders,
     leave_fresh,
+    name_computed,
     request_of,
     trim,
     turn_to,
@@ -678,7 +678,7 @@ def _settle(s: Sim, r: int, now: int) -> None:
             pool = s.pools[s.ranks[r].pool]
             # One that was retracted while its step ran has no blocks any more.
             if pool.reserving == 1 and pool.caching == 1 and t.state in (DECODING, ENDING):
-                name_blocks(s, ticket, q, s.cover[q] // pool.block)
+                name_computed(s, ticket, t.target)
             if s.pools[s.ranks[r].pool].role == PREFILL:
                 _hand_over(s, ticket, now)
             else:

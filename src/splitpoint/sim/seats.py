@@ -339,6 +339,18 @@ def computed(s: Sim, ticket: int) -> int:
 
 
 @kernel
+def name_computed(s: Sim, ticket: int, tokens: int) -> None:
+    """Name the blocks of the first `tokens` tokens of a ticket, as far as ids do; SGLang's tree
+    gets what a retracted request computes again of its output too, apart from the prompt."""
+    q = request_of(s, ticket)
+    pool = s.pools[s.ranks[s.tickets[ticket].rank].pool]
+    name_blocks(s, ticket, q, min(tokens, s.cover[q]) // pool.block)
+    if pool.reserving == 1 and tokens > s.requests[q].isl:
+        source = told_by(s, q)
+        name_blocks(s, ticket, source, min(tokens, s.cover[source]) // pool.block)
+
+
+@kernel
 def name_before_going(s: Sim, ticket: int, source: int, count: int) -> None:
     """Name the blocks of a ticket that leaves its seat up to block `count`; what lies behind its
     windows by then, no more."""
