@@ -22,16 +22,32 @@ from vllm.v1.kv_cache_interface import (
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
+    KVCacheSpec,
+    MambaSpec,
     SlidingWindowSpec,
 )
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 
+STATE = -1
+
+
+def layer(window: int, block: int) -> KVCacheSpec:
+    """What one layer of a group caches."""
+    if window == STATE:
+        return MambaSpec(
+            block_size=block, shapes=((16,),), dtypes=(torch.float32,), mamba_cache_mode="align"
+        )
+    shape = {"block_size": block, "num_kv_heads": 1, "head_size": 16}
+    if window:
+        return SlidingWindowSpec(**shape, dtype=torch.float32, sliding_window=window)
+    return FullAttentionSpec(**shape, dtype=torch.float32)
+
 
 def scheduler(case: dict[str, Any], model: str) -> Scheduler:
-    """A scheduler with one KV group for each window, 0 being full attention; `model` only lends its
-    configuration."""
+    """A scheduler with one KV group for each window, 0 being full attention and `STATE` a recurrent
+    state; `model` only lends its configuration."""
     settings = VllmConfig(
         model_config=ModelConfig(model=model, dtype="float32", max_model_len=case["longest"]),
         cache_config=CacheConfig(block_size=case["block"], enable_prefix_caching=True),
@@ -44,13 +60,12 @@ def scheduler(case: dict[str, Any], model: str) -> Scheduler:
             async_scheduling=False,
         ),
     )
-    shape = {"block_size": case["block"], "num_kv_heads": 1, "head_size": 16}
-    groups = []
-    for i, window in enumerate(case["windows"]):
-        spec = FullAttentionSpec(**shape, dtype=torch.float32)
-        if window:
-            spec = SlidingWindowSpec(**shape, dtype=torch.float32, sliding_window=window)
-        groups.append(KVCacheGroupSpec([f"layer {i}"], spec))
+    groups = [
+        KVCacheGroupSpec([f"layer {i}"], layer(window, case["block"]))
+        for i, window in enumerate(case["windows"])
+    ]
+    if STATE in case["windows"]:
+        settings.cache_config.mamba_cache_mode = "align"
     settings.cache_config.num_gpu_blocks = case["blocks"]
     return Scheduler(
         vllm_config=settings,

@@ -106,6 +106,10 @@ class Seat:
     copied: int = 0
     looked: int = 0
     ends: tuple[int, ...] = ()
+    # Columns after which a chunk ends, because full groups have as many of the prompt.
+    stop: int = 0
+    # Whether it gives back the states of its last chunk as its next step is filled.
+    late: bool = False
     # In a pipeline: the batch that brings its next token, the slot that it decodes in, and the
     # first step that it may decode in again.
     flight: Flight | None = None
@@ -173,8 +177,25 @@ class Rank:
         return max(0, self.spec.kv_blocks - 1)
 
     @property
+    def states(self) -> bool:
+        """Whether a hit needs the state at its end."""
+        spec = self.spec
+        other = spec.reserve is not None or spec.host_blocks or not spec.prefix_caching
+        return spec.states and not other and {g.kind for g in spec.groups} == {"full", "state"}
+
+    @property
     def hybrid(self) -> bool:
-        return any(g.kind == "state" for g in self.spec.groups)
+        return any(g.kind == "state" for g in self.spec.groups) and not self.states
+
+    @property
+    def drops(self) -> int:
+        """Blocks that a hit gives up for drafts."""
+        return int(self.states and self.spec.drops_block and self.drafts > 0)
+
+    def last_state(self, tokens: int) -> int:
+        """Columns after which a prompt of so many tokens can be taken up again."""
+        block = self.spec.block_tokens
+        return max(0, tokens // block - 1 if self.drops else (tokens - 1) // block)
 
     def state(self) -> tuple[int, int, int, int, int]:
         """Used, cached and held blocks, running and waiting requests."""
@@ -194,9 +215,18 @@ class Rank:
             if group.kind == "full":
                 total += columns
             elif group.kind == "state":
-                total += group.fixed
+                total += max(1, group.fixed - 1) if self.states else group.fixed
             else:
                 total += min(columns, math.ceil((group.window - 1 + new) / block) + 1)
+        return total
+
+    def chunk_blocks(self, computed: int, chunk: int) -> int:
+        """Blocks of a request in the step of a chunk: a state is read and, in another block,
+        written."""
+        total = self.held_blocks(computed + chunk + self.drafts, chunk)
+        columns = [math.ceil(t / self.spec.block_tokens) for t in (computed, computed + chunk)]
+        if self.states and 0 < columns[0] < columns[1]:
+            total += self.width
         return total
 
     @property
@@ -208,6 +238,8 @@ class Rank:
     def tail(self) -> int:
         """Columns that a hit needs in window groups; 0 where it needs none."""
         spec = self.spec
+        if self.states:
+            return 1
         other = spec.reserve is not None or spec.host_blocks or not spec.prefix_caching
         if other or not spec.tails or {g.kind for g in spec.groups} != {"full", "window"}:
             return 0
@@ -220,6 +252,8 @@ class Rank:
         """Whether blocks without a name are taken before all others."""
         spec = self.spec
         full = all(g.kind == "full" for g in spec.groups)
+        if self.states:
+            return spec.tails or spec.nameless_first
         plain = spec.nameless_first and spec.prefix_caching and spec.reserve is None and full
         return plain or self.tail > 0 or self.leaves
 
@@ -278,6 +312,8 @@ class Rank:
 
     @property
     def window(self) -> int:
+        if self.states:
+            return 2
         return max(g.window for g in self.spec.groups if g.kind == "window")
 
     def behind(self, computed: int) -> int:
@@ -349,6 +385,8 @@ class Rank:
                 self.cache[key] = Column(key, [], 1)
                 self.be(self.cache[key], own)
             seat.windows[j] = self.cache[key]
+        if self.states:
+            count = min(count, max(seat.ends, default=0))
         seat.looked = max(seat.looked, count)
 
     def resumable(self, request: Request, most: int) -> int:
@@ -434,7 +472,17 @@ class Rank:
     def name_before_going(self, seat: Seat, tokens: int) -> None:
         """Name what a seat has, and of its windows what they reach."""
         if self.tail:
-            self.slide(seat, self.behind(seat.in_cache()))
+            low = self.behind(seat.in_cache())
+            if self.states and not self.spec.tails:
+                # The state of the last boundary that it generated past, as if it were still there.
+                block = self.spec.block_tokens
+                boundary = seat.in_cache() // block
+                if 0 < boundary <= tokens // block:
+                    low = min(low, boundary - 1)
+                    key = (-1, *key_of(seat.request.told, boundary - 1, block))
+                    if boundary > max(seat.ends, default=0) and key not in self.cache:
+                        seat.ends += (boundary,)
+            self.slide(seat, low)
         self.name_blocks(seat, seat.request.told, tokens)
 
     def copy_to_host(self, keys: list[tuple[int, ...]]) -> None:
@@ -466,7 +514,7 @@ class Rank:
         """Blocks that a cache with everything would give: one token is left to compute, which a
         hybrid does by giving up a block."""
         block = self.spec.block_tokens
-        return target // block if self.hybrid else (target - 1) // block
+        return target // block if self.hybrid or self.drops else (target - 1) // block
 
     def cached(self, request: Request, most: int) -> int:
         j = 0
@@ -480,7 +528,7 @@ class Rank:
             return 0
         found = self.cached(request, self.most_hits(request, target))
         if self.tail:
-            return self.resumable(request, found)
+            return self.resumable(request, max(0, found - self.drops))
         return max(0, found - self.hybrid)
 
     def hits_on_host(self, seat: Seat) -> int:
@@ -495,8 +543,10 @@ class Rank:
         """Take the first `count` columns; of windows those that `computed` tokens reach back to."""
         if self.tail:
             told, block = seat.request.told, self.spec.block_tokens
-            reach = self.cached(told, self.most_hits(told, seat.target or seat.request.isl))
-            seat.ends = ((seat.request.isl - 1) // block, reach if reach > count else 0)
+            seat.stop = self.junction(told, seat.target or seat.request.isl, count)
+            seat.ends = (self.last_state(seat.request.isl), seat.stop)
+            if self.states and not self.spec.tails:
+                seat.ends = ()
             seat.hit = count
             seat.copied = 0
             seat.looked = self.behind(computed)
@@ -510,6 +560,29 @@ class Rank:
                 self.part(column)
             self.hold(column)
             seat.columns.append(column)
+
+    def reach(self, request: Request, target: int) -> int:
+        """Columns that full groups have."""
+        return max(0, self.cached(request, self.most_hits(request, target)) - self.drops)
+
+    def junction(self, request: Request, target: int, count: int) -> int:
+        """Columns that full groups have, if there are more than the `count` hits; vLLM before 0.24
+        does not look."""
+        reach = self.reach(request, target)
+        old = self.states and not self.spec.tails and not self.spec.nameless_first
+        return 0 if old or reach <= count else reach
+
+    def names_now(self, request: Request, count: int) -> bool:
+        """Whether the state after so many columns of a prompt is computed in this very step."""
+        block = self.spec.block_tokens
+        return any(
+            seat.chunk > 0
+            and seat.state == "filling"
+            and seat.computed + seat.chunk == count * block
+            and count in seat.ends
+            and key_of(seat.request.told, count - 1, block) == key_of(request, count - 1, block)
+            for seat in self.running
+        )
 
     def reached(self, count: int, computed: int) -> range:
         """The window columns among `count` hits that `computed` tokens reach back to."""
@@ -943,7 +1016,9 @@ class Oracle:
     def fits(self, r: Request, spec: PoolSpec) -> bool:
         rank = next(k for k in self.ranks if k.spec is spec)
         last = r.isl + 2 * rank.drafts + (0 if spec.role == "prefill" else r.osl - 1)
-        return rank.held_blocks(last, max(spec.in_flight, spec.token_budget)) <= rank.usable
+        blocks = rank.held_blocks(last, max(spec.in_flight, spec.token_budget))
+        # A hybrid reads a state while it writes one.
+        return blocks + (rank.width if rank.states else 0) <= rank.usable
 
     def arrive(self, r: Request) -> None:
         r.arrive = self.now - self.front(r)
@@ -1215,7 +1290,9 @@ class Oracle:
             if seat.got < seat.request.osl:
                 seat.state = "decoding"
                 seat.stepped = 0
-                self.trim(seat, seat.request.isl + seat.got - 1 + seat.rank.drafts)
+                seat.late = seat.rank.states
+                if not seat.late:
+                    self.trim(seat, seat.request.isl + seat.got - 1 + seat.rank.drafts)
                 return
         seat.state = "ending"
 
@@ -1259,10 +1336,13 @@ class Oracle:
         rank.preempted = False
         for seat in rank.running:
             seat.chunk = 0
+            if seat.late and seat.state == "decoding":
+                seat.late = False
+                self.trim(seat, seat.request.isl + seat.got - 1 + k)
         for seat in list(rank.running):
             if seat.state == "decoding" and seat in decoding_in(rank):
                 tokens = seat.request.isl + seat.tokens() + 2 * k
-                if rank.tail:
+                if rank.tail and not rank.states:
                     rank.slide(seat, rank.behind(seat.request.isl + seat.tokens() - 1))
                 if not self.grow(rank, seat, rank.held_blocks(tokens, 1 + k)):
                     break
@@ -1524,7 +1604,7 @@ class Oracle:
                 chunk = self.chunk_of(rank, seat, budget)
                 if chunk == 0:
                     continue
-                total = rank.held_blocks(seat.computed + chunk + rank.drafts, chunk)
+                total = rank.chunk_blocks(seat.computed, chunk)
                 if rank.tail:
                     rank.slide(seat, rank.behind(seat.computed))
                 if not self.grow(rank, seat, total):
@@ -1552,6 +1632,12 @@ class Oracle:
         """vLLM names the blocks of a chunk as it is scheduled; SGLang with the next chunk, or when
         the prompt's last has ended."""
         tokens = seat.computed + (0 if rank.spec.reserve else seat.chunk)
+        if rank.states:
+            block = rank.spec.block_tokens
+            # States are there at the ends of chunks only.
+            seat.ends = tuple(e for e in seat.ends if not seat.computed < e * block < tokens)
+            if not rank.spec.tails and tokens < seat.target:
+                seat.ends += (tokens // block,)
         Oracle.name_computed(rank, seat, tokens)
 
     @staticmethod
@@ -1606,6 +1692,14 @@ class Oracle:
     def chunk_of(rank: Rank, seat: Seat, budget: int) -> int:
         chunk = min(seat.target - seat.computed, budget)
         block = rank.spec.block_tokens
+        if rank.states:
+            end = seat.computed + chunk
+            if end < seat.target:
+                end = end // block * block
+            for stop in (rank.last_state(seat.target) * block, seat.stop * block):
+                if seat.computed < stop < end:
+                    end = stop
+            return max(0, end - seat.computed)
         if rank.hybrid and rank.spec.prefix_caching:
             last = seat.target // block * block
             end = seat.computed + chunk
@@ -1669,6 +1763,10 @@ class Oracle:
             if answer == "wait":
                 continue
             hits = rank.hits(seat.request.told, seat.target)
+            if rank.states:
+                seat.stop = rank.junction(seat.request.told, seat.target, hits)
+                if hits and rank.names_now(seat.request.told, hits):
+                    return
             chunk = self.enter_batch(rank, seat, hits, 0, budget)
             if chunk == 0:
                 return
@@ -1687,8 +1785,11 @@ class Oracle:
             chunk = self.first_chunk(rank, seat, budget)
             if rank.leaves:
                 rank.touch(r.told, hits)
-        first = rank.held_blocks(seat.computed + chunk + k, chunk)
+        first = rank.chunk_blocks(seat.computed, chunk)
         whole = rank.held_blocks(seat.target + k, max(spec.in_flight, spec.token_budget))
+        if rank.states and not rank.running and not hits and chunk < seat.target:
+            # Alone, its next chunk must find a block to write its state to.
+            whole += rank.width
         need = max(first, whole) - (have or hits * rank.full)
         if rank.tail:
             # vLLM takes all hits off what a window holds, not those alone that it reaches.
@@ -1889,6 +1990,9 @@ class Oracle:
         link = self.world.link
         assert link is not None
         hits = rank.hits(r, r.isl)
+        if rank.states:
+            # The state comes with the transfer.
+            hits = min(rank.reach(r, r.isl), (r.isl - 1) // rank.spec.block_tokens)
         blocks = rank.held_blocks(r.isl + rank.drafts, 1 + rank.drafts)
         need = blocks - hits * rank.full
         if rank.tail:

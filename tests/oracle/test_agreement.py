@@ -27,6 +27,27 @@ def test_simulator_and_oracle_agree_on_random_worlds_of_window_groups(seed: int)
     assert compare.differences(world, trace, seed) == []
 
 
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(st.integers(0, 2**32))
+def test_simulator_and_oracle_agree_on_random_worlds_of_hybrids(seed: int) -> None:
+    world, trace = worlds.stateful(Random(seed))
+    assert compare.differences(world, trace, seed) == []
+
+
+def test_worlds_of_hybrids_meet_hits_preemptions_and_states_that_were_not_kept() -> None:
+    seen = {"hit": 0, "preempted": 0, "lost": 0, "dense": 0}
+    for seed in range(100):
+        world, trace = worlds.stateful(Random(seed))
+        r = compare.simulated(world, trace, seed, True).requests
+        blind = replace(world, pools=tuple(replace(p, states=False) for p in world.pools))
+        more = compare.simulated(blind, trace, seed, True).requests
+        seen["hit"] += bool(r.hit_tokens.any())
+        seen["preempted"] += bool(r.preemptions.any())
+        seen["lost"] += bool((more.hit_tokens > r.hit_tokens).any())
+        seen["dense"] += bool(r.hit_tokens.any() and not any(p.tails for p in world.pools))
+    assert min(seen.values()) >= 3, seen
+
+
 def test_worlds_of_window_groups_meet_hits_preemptions_and_tails_that_were_lost() -> None:
     seen = {"hit": 0, "preempted": 0, "lost": 0}
     for seed in range(100):

@@ -223,6 +223,37 @@ def windowed(random: Random) -> tuple[World, Trace]:
     return replace(made, pools=tuple(pools)), requests
 
 
+def stateful(random: Random) -> tuple[World, Trace]:
+    """Prompts that return to hybrids that keep states, of either era, most of their pools full."""
+    make = random.choice([returning, returning, trace])
+    requests = make(random)
+    if random.random() < 0.3:
+        made, requests = crowded(random)
+    else:
+        made = world(random)
+    block = made.pools[0].block_tokens
+    full = Group(kind="full", layers=1)
+    state = Group(kind="state", layers=1, fixed=random.randint(1, 3))
+    layout = (*[state] * random.choice([1, 1, 3]), *[full] * random.choice([1, 1, 2]))
+    longest = int((requests.isl + requests.osl).max()) // block + 2
+    least = sum(g.fixed or longest for g in layout) + 3
+    pools = tuple(
+        replace(
+            pool,
+            groups=layout,
+            kv_blocks=int(random.choice([1.0, 1.5, 2.0, 5.0]) * least) + 2,
+            prefix_caching=True,
+            reserve=None,
+            host_blocks=0,
+            tails=random.random() < 0.6,
+            states=True,
+            drops_block=random.random() < 0.5,
+        )
+        for pool in made.pools
+    )
+    return replace(made, pools=pools), requests
+
+
 def crowded(random: Random) -> tuple[World, Trace]:
     """Short prompts and long outputs in pools that hold two or three of them at their ends."""
     made = world(random)

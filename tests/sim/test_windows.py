@@ -93,7 +93,7 @@ def test_copies_of_blocks_that_two_compute_at_once_are_held_until_both_end() -> 
     assert list(shared.requests.hit_tokens) == [0, 64]
 
 
-@pytest.mark.parametrize(("version", "kept"), [("0.26.0", False), ("0.27.0", True)])
+@pytest.mark.parametrize(("version", "kept"), [("0.28.0", False), ("0.29.0", True)])
 def test_tails_are_kept_since_the_version_that_made_them_its_default(
     version: str, kept: bool
 ) -> None:

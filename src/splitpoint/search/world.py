@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Traffic
+from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
@@ -110,7 +111,7 @@ def world(
     deployment = candidate.deployment
     return World(
         pools=tuple(
-            _pool(pool, ready, deployment)
+            _pool(model, pool, ready, deployment)
             for pool, ready in zip(deployment.pools, candidate.instances, strict=True)
         ),
         routing=deployment.routing,
@@ -195,7 +196,7 @@ def rank_choice(pool: Pool, deployment: Deployment) -> RankChoice:
     return "tokens" if routing == "least_kv" else "requests"
 
 
-def _pool(pool: Pool, ready: Instance, deployment: Deployment) -> PoolSpec:
+def _pool(model: Model, pool: Pool, ready: Instance, deployment: Deployment) -> PoolSpec:
     engine, layout = ready.engine, ready.holding.layout
     rule = rules(engine, ready.topology)
     assert engine.max_seqs is not None and engine.batched_tokens is not None
@@ -225,4 +226,7 @@ def _pool(pool: Pool, ready: Instance, deployment: Deployment) -> PoolSpec:
         ranks=rank_choice(pool, deployment),
         tails=rule.tails,
         nameless_first=rule.nameless_first,
+        states=rule.states,
+        # vLLM 0.32, config/speculative.py: use_eagle_block_drop.
+        drops_block=engine.drafts > 0 and method_of(engine, model) in ("eagle3", "mtp"),
     )

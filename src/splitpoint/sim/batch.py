@@ -7,7 +7,7 @@ computed again), and nothing admitted in a step that preempted.
 
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
-from splitpoint.sim.blocks import ceil_div, evict, give_nameless, held, take
+from splitpoint.sim.blocks import ceil_div, evict, give_nameless, held, held_by_chunk, take
 from splitpoint.sim.handoff import enqueue_remote
 from splitpoint.sim.host import begin_reload, on_its_way, reloadable
 from splitpoint.sim.life import finish
@@ -63,6 +63,7 @@ from splitpoint.sim.seats import (
     slide_decoder,
     slide_decoders,
     stop_decoding,
+    trim_late,
 )
 from splitpoint.sim.state import (
     DECODING,
@@ -77,10 +78,15 @@ from splitpoint.sim.state import (
 )
 from splitpoint.sim.tails import (
     behind,
+    expect_chunk,
     expect_tails,
+    expected,
     hold_tail,
     idle_tail,
+    junction,
     kept_in_all,
+    last_state,
+    same_column,
     slide,
 )
 
@@ -91,6 +97,8 @@ def schedule(s: Sim, r: int, now: int) -> None:
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
     _empty(rank)
+    if rank.late == 1:
+        trim_late(s, r)
     _grow_or_preempt(s, r)
     budget = pool.budget - rank.decoders * (1 + pool.drafts)
     budget = _continue_prefills(s, r, budget)
@@ -200,7 +208,7 @@ def _grow_or_preempt(s: Sim, r: int) -> None:
     pool = s.pools[rank.pool]
     blocks = growth(s, r, step, 1)
     if blocks <= rank.free:
-        if pool.tail > 0:
+        if pool.slides == 1:
             slide_decoders(s, r, step, 1)
         if blocks > 0:
             take(s, r, blocks)
@@ -210,12 +218,12 @@ def _grow_or_preempt(s: Sim, r: int) -> None:
     while ticket >= 0:
         if decodes_here(s, ticket):
             blocks = decoder_blocks(s, ticket, step) - decoder_blocks(s, ticket, step - 1)
-            if pool.tail > 0:
+            if pool.slides == 1:
                 s.tails[ticket].owed = slide_decoder(s, ticket, step)
-                blocks += pool.windows * s.tails[ticket].owed
+                blocks += pool.wide * s.tails[ticket].owed
             if not _make_room(s, r, ticket, blocks):
                 break
-            if pool.tail > 0:
+            if pool.slides == 1:
                 s.tails[ticket].owed = 0
             if blocks > 0:
                 take(s, r, blocks)
@@ -299,10 +307,12 @@ def _pairs(computed: int, chunk: int) -> int:
 
 
 @kernel
-def chunk_of(pool: Rows, computed: int, target: int, budget: int) -> int:
+def chunk_of(pool: Rows, computed: int, target: int, budget: int, stop: int) -> int:
     """Tokens of a prefill's next chunk: what is left within `budget`; an aligned hybrid stops at
-    multiples of the block, where its state is kept."""
+    multiples of the block, where its state is kept, and after `stop` columns."""
     chunk = min(target - computed, budget)
+    if pool.states > 0:
+        return _chunk_to_state(pool, computed, target, computed + chunk, stop)
     if pool.aligned == 1:
         last = target - target % pool.block
         if computed + chunk < last:
@@ -313,12 +323,26 @@ def chunk_of(pool: Rows, computed: int, target: int, budget: int) -> int:
 
 
 @kernel
-def first_chunk(pool: Rows, computed: int, target: int, budget: int) -> int:
+def _chunk_to_state(pool: Rows, computed: int, target: int, end: int, stop: int) -> int:
+    """Tokens of a chunk that would go to `end`: it ends at a block boundary, the last of the prompt
+    and that of `stop` columns among them, or with the prompt."""
+    if end < target:
+        end = end // pool.block * pool.block
+    last = last_state(pool, target) * pool.block
+    if computed < last < end:
+        end = last
+    if computed < stop * pool.block < end:
+        end = stop * pool.block
+    return int(max(0, end - computed))
+
+
+@kernel
+def first_chunk(pool: Rows, computed: int, target: int, budget: int, stop: int) -> int:
     """Tokens of the first chunk of a prefill. SGLang counts whole blocks, and cuts there."""
     if pool.reserving == 1 and spent(pool, target - computed) > budget:
         budget = (computed + budget // pool.block * pool.block) // pool.block * pool.block
         budget = max(0, budget - computed)
-    return chunk_of(pool, computed, target, budget)
+    return chunk_of(pool, computed, target, budget, stop)
 
 
 @kernel
@@ -352,7 +376,10 @@ def _compute(s: Sim, ticket: int, chunk: int, blocks: int) -> None:
     rank.before += t.computed
     if pool.caching == 1:
         # SGLang enters a chunk into its tree when the next one is scheduled, the last at its end.
-        name_computed(s, ticket, t.computed + (chunk if pool.reserving == 0 else 0))
+        tokens = t.computed + (chunk if pool.reserving == 0 else 0)
+        if pool.states > 0:
+            expect_chunk(s, ticket, t.computed, tokens)
+        name_computed(s, ticket, tokens)
 
 
 @kernel
@@ -362,14 +389,14 @@ def _continue_prefills(s: Sim, r: int, budget: int) -> int:
     while ticket >= 0:
         t = s.tickets[ticket]
         t.chunk = 0
-        chunk = chunk_of(pool, t.computed, t.target, budget)
+        stop = s.tails[ticket].stop if pool.states > 0 else 0
+        chunk = chunk_of(pool, t.computed, t.target, budget, stop)
         if chunk > 0:
-            tokens = t.computed + chunk
             if pool.tail > 0:
                 source = told_by(s, request_of(s, ticket))
                 passed = slide(s, ticket, source, behind(s, r, t.computed))
-                t.blocks -= pool.windows * passed
-            blocks = held(pool, s.windows, tokens + pool.drafts, chunk) - t.blocks
+                t.blocks -= pool.wide * passed
+            blocks = held_by_chunk(pool, s.windows, t.computed, chunk) - t.blocks
             if not _make_room(s, r, ticket, blocks):
                 break
             _compute(s, ticket, chunk, blocks)
@@ -454,9 +481,9 @@ def _admit_ready(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     pool = s.pools[rank.pool]
     if t.state == RELOADED:
         computed = t.named * pool.block
-        chunk = chunk_of(pool, computed, t.target, budget)
+        chunk = chunk_of(pool, computed, t.target, budget, 0)
         whole = held(pool, s.windows, t.target + pool.drafts, pool.in_flight)
-        first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
+        first = held_by_chunk(pool, s.windows, computed, chunk)
         if chunk == 0 or max(whole, first) - t.blocks > rank.free:
             return 0
         chain.unlink(s.places, LISTS * r + READY, ticket)
@@ -550,17 +577,25 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
         if count > 0:
             return _reload(s, r, ticket, count, now)
     computed = found * pool.block
-    chunk = first_chunk(pool, computed, t.target, budget)
+    stop = 0
+    if pool.states > 0:
+        stop = junction(s, r, source, reach_of(s, r, source, t.target), found)
+        if found > 0 and _named_in_step(s, r, source, found):
+            return 0
+    chunk = first_chunk(pool, computed, t.target, budget, stop)
     if pool.leaves == 1:
         touch_prefix(s, r, source, found)
     if chunk == 0 and pool.reserving == 0:
         return 0
     whole = held(pool, s.windows, t.target + pool.drafts, pool.in_flight)
-    first = held(pool, s.windows, computed + chunk + pool.drafts, chunk)
+    first = held_by_chunk(pool, s.windows, computed, chunk)
+    if pool.states > 0 and rank.running + found == 0 and chunk < t.target:
+        # Alone, its next chunk must find a block to write its state to, or it gives way for ever.
+        whole += pool.states
     need = max(whole, first) - pool.full * found
     if pool.tail > 0:
         whole -= _counted(s, r, t.target + pool.drafts, found)
-        need = max(whole, first - pool.windows * min(pool.tail, found)) - pool.full * found
+        need = max(whole, first - pool.wide * min(pool.tail, found)) - pool.full * found
     if pool.reserving == 1 and rank.running > 0:
         tokens = t.target + pool.drafts - computed + output_left(s, ticket) + reserved(s, r)
         # One block more for its own, and a token because SGLang admits what is less than it has.
@@ -577,6 +612,40 @@ def _admit_local(s: Sim, r: int, ticket: int, budget: int, now: int) -> int:
     t.blocks = _take_hits(s, ticket, source, t.target, found, computed)
     _begin(s, ticket, computed, chunk, first, now)
     return chunk
+
+
+@kernel
+def reach_of(s: Sim, r: int, source: int, target: int) -> int:
+    """Columns that full groups have of what a request needs."""
+    found = matched(s, r, source, reusable(s, r, source, target))
+    return int(max(0, found - s.pools[s.ranks[r].pool].drops))
+
+
+@kernel
+def _named_in_step(s: Sim, r: int, source: int, found: int) -> bool:
+    """Whether the state after `found` columns of a prompt is computed in the step that is filled:
+    it can be read from the next step on (`MambaManager.cached_blocks_this_step`)."""
+    tokens = found * s.pools[s.ranks[r].pool].block
+    ticket = s.filling.head[r]
+    while ticket >= 0:
+        t = s.tickets[ticket]
+        if t.chunk > 0 and t.computed + t.chunk == tokens and expected(s, ticket, found):
+            other = told_by(s, request_of(s, ticket))
+            if same_column(s, r, source, other, found - 1):
+                return True
+        ticket = s.filling.next[ticket]
+    return False
+
+
+@kernel
+def waits_with_hits(s: Sim, r: int) -> bool:
+    """Whether the next request of a hybrid's queue has hits and no room: once a decode takes its
+    state it may have room, because a hit holds a state beside the one that it writes."""
+    ticket = s.places.head[LISTS * r + QUEUE]
+    if ticket < 0 or s.tickets[ticket].state != WAITING:
+        return False
+    source = told_by(s, request_of(s, ticket))
+    return bool(hits(s, r, source, s.tickets[ticket].target) > 0)
 
 
 @kernel
@@ -603,11 +672,15 @@ def _take_hits(s: Sim, ticket: int, source: int, target: int, found: int, tokens
     blocks = pool.full * found
     if pool.tail > 0:
         low = behind(s, r, tokens)
-        reach = matched(s, r, source, reusable(s, r, source, target))
-        ends = (s.requests[request_of(s, ticket)].isl - 1) // pool.block
-        expect_tails(s, ticket, ends, reach if reach > found else 0)
+        further = junction(s, r, source, reach_of(s, r, source, target), found)
+        s.tails[ticket].stop = further
+        if pool.dense == 1:
+            expect_tails(s, ticket, 0, 0)
+        else:
+            ends = last_state(pool, s.requests[request_of(s, ticket)].isl)
+            expect_tails(s, ticket, ends, further)
         hold_tail(s, ticket, source, found, low)
-        blocks += pool.windows * kept_in_all(s, ticket)
+        blocks += pool.wide * kept_in_all(s, ticket)
     hold(s, ticket, source, found)
     return int(blocks)
 
@@ -624,7 +697,7 @@ def _fits(s: Sim, r: int, q: int, found: int, need: int, low: int) -> bool:
     pool = s.pools[rank.pool]
     need += pool.full * idle_hits(s, r, q, found)
     if pool.tail > 0:
-        need += pool.windows * idle_tail(s, r, q, found, low)
+        need += pool.wide * idle_tail(s, r, q, found, low)
     return bool(need <= rank.free)
 
 
@@ -702,12 +775,16 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     q = request_of(s, ticket)
     isl = s.requests[q].isl
     found = hits(s, r, q, isl)
+    if pool.states > 0:
+        # The state comes with the transfer, whatever full groups have (NIXL's connector:
+        # `get_computed_blocks_for_connector`).
+        found = min(reach_of(s, r, q, isl), (isl - 1) // pool.block)
     blocks = held(pool, s.windows, isl + pool.drafts, 1 + pool.drafts)
     need = blocks - pool.full * found
     low = 0
     if pool.tail > 0:
         low = behind(s, r, isl)
-        need -= pool.windows * max(0, found - max(low, found - pool.tail))
+        need -= pool.wide * max(0, found - max(low, found - pool.tail))
     spare = remote_room(s, r, ticket) if pool.reserving == 1 else 0
     if not _fits(s, r, q, found, need + spare, low):
         # What is kept for the end of one request falls with every token of the others.

@@ -32,6 +32,17 @@ def held(pool: Rows, windows: Longs, tokens: int, new: int) -> int:
 
 
 @kernel
+def held_by_chunk(pool: Rows, windows: Longs, computed: int, chunk: int) -> int:
+    """Blocks of a request that computes `chunk` tokens after `computed` ones: a state is read from
+    one block and written to another where the chunk goes on into a new column."""
+    tokens = computed + chunk
+    blocks = held(pool, windows, tokens + pool.drafts, chunk)
+    if pool.states > 0 and computed > 0:
+        blocks += pool.states * (ceil_div(computed, pool.block) < ceil_div(tokens, pool.block))
+    return int(blocks)
+
+
+@kernel
 def give(s: Sim, r: int, count: int) -> None:
     """Return `count` anonymous blocks to the end of the queue."""
     rank = s.ranks[r]

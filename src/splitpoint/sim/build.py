@@ -312,10 +312,39 @@ def _keeps_tails(pool: PoolSpec) -> bool:
     )
 
 
+def _keeps_states(pool: PoolSpec) -> bool:
+    """Whether the states that a hybrid keeps decide about hits: with full groups alone beside them,
+    vLLM's scheduler, and no host memory."""
+    return (
+        pool.states
+        and pool.prefix_caching
+        and pool.reserve is None
+        and pool.host_blocks == 0
+        and {group.kind for group in pool.groups} == {"full", "state"}
+    )
+
+
+def _keep_states(row: Rows, pool: PoolSpec) -> None:
+    """A state group is like a window of two tokens: the column of the token before is read, that of
+    the new one written. `fixed` counts both, and few chunks need both."""
+    states = [group.fixed for group in pool.groups if group.kind == "state"]
+    row.fixed = sum(max(1, fixed - 1) for fixed in states)
+    row.hybrid = 0
+    row.states = row.wide = len(states)
+    row.window = 2
+    row.tail = 1
+    row.dense = not pool.tails
+    row.junctions = pool.tails or pool.nameless_first
+    # vLLM drops the last block of a hit where a head drafts (`use_eagle_block_drop`).
+    row.drops = pool.drops_block and pool.curve.drafts > 0
+
+
 def _nameless_first(pool: PoolSpec) -> bool:
-    """Whether blocks without a name go to the front of the queue in a pool of full groups alone."""
-    only_full = all(group.kind == "full" for group in pool.groups)
-    return pool.nameless_first and pool.prefix_caching and pool.reserve is None and only_full
+    """Whether blocks without a name go to the front of the queue in a pool of full groups, and of
+    states that are kept."""
+    known = _keeps_states(pool) or all(group.kind == "full" for group in pool.groups)
+    first = pool.nameless_first or (pool.tails and _keeps_states(pool))
+    return first and pool.prefix_caching and pool.reserve is None and known
 
 
 def _seats(pool: PoolSpec) -> int:
@@ -348,12 +377,15 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
         row.block = pool.block_tokens
         row.full = sum(g.kind == "full" for g in pool.groups)
         row.fixed = sum(g.fixed for g in pool.groups if g.kind == "state")
+        row.slides = _keeps_tails(pool)
         row.drafts = curve.drafts
         row.seats = _seats(pool)
         row.budget = pool.token_budget
         row.counts = pool.prefix_caching
         row.caching = row.recalls = pool.prefix_caching and row.full > 0
         row.hybrid = any(g.kind == "state" for g in pool.groups)
+        if _keeps_states(pool):
+            _keep_states(row, pool)
         row.aligned = _aligned(pool)
         row.plain = curve.drafts == 0 and not sliding
         row.ahead = pool.batches_in_flight - 1
@@ -363,7 +395,9 @@ def _pools(world: World) -> tuple[Rows, Longs, tuple[Longs, ...]]:
         if _keeps_tails(pool):
             row.window = max(sliding)
             row.tail = -(-(row.window - 1) // pool.block_tokens)
-        row.nameless = row.tail > 0 or _nameless_first(pool)
+            row.wide = row.windows
+            row.junctions = 1
+        row.nameless = row.slides or _nameless_first(pool)
         reserve = pool.reserve
         if reserve is not None:
             row.reserving = 1
@@ -619,7 +653,7 @@ def _bar(world: World, pools: Rows, windows: Longs, requests: _Requests) -> None
         new = max(spec.in_flight, spec.token_budget)
         last = requests.isl + (0 if prefill else requests.osl - 1) + 2 * spec.curve.drafts
         columns = -(-last // spec.block_tokens)
-        blocks = pool.full * columns + pool.fixed
+        blocks = pool.full * columns + pool.fixed + pool.states
         for window in windows[pool.window_at : pool.window_at + pool.windows]:
             cap = -(-(window - 1 + new) // spec.block_tokens) + 1
             blocks = blocks + np.minimum(columns, cap)

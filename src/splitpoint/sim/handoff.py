@@ -38,7 +38,7 @@ def hold_source(s: Sim, q: int, change: int) -> None:
     rank.held += change * (t.blocks - pool.full * t.named) + pool.full * columns
     if pool.tail > 0:
         turned = pin_tails(s, q, told_by(s, q), change)
-        rank.held += pool.windows * (turned - change * kept_in_all(s, q))
+        rank.held += pool.wide * (turned - change * kept_in_all(s, q))
 
 
 @kernel

@@ -7,7 +7,7 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 
 from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
-from splitpoint.sim.batch import rest_or_decode, schedule, schedule_prefills
+from splitpoint.sim.batch import rest_or_decode, schedule, schedule_prefills, waits_with_hits
 from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
@@ -494,6 +494,8 @@ def _longest_leap(s: Sim, e: int) -> int:
         rank = s.ranks[r]
         if rank.decoders > 0:
             leap = min(leap, s.last_step[s.seats[rank.seats_at]] - rank.steps)
+        if s.pools[engine.pool].states > 0 and waits_with_hits(s, r):
+            leap = 1
     for r in range(engine.first, engine.first + engine.ranks):
         leap = _affordable(s, r, s.ranks[r].steps + 1, leap)
     return int(leap)

@@ -38,7 +38,7 @@ def hits(s: Sim, r: int, source: int, target: int) -> int:
         return 0
     found = matched(s, r, source, reusable(s, r, source, target))
     if pool.tail > 0:
-        return resumable(s, r, source, found)
+        return resumable(s, r, source, max(0, found - pool.drops))
     return int(max(0, found - pool.hybrid))
 
 
@@ -47,7 +47,7 @@ def reusable(s: Sim, r: int, source: int, target: int) -> int:
     """Blocks that a request that needs `target` tokens could take from a cache that has all: those
     that ids name, and those that a preemption has named for it."""
     pool = s.pools[s.ranks[r].pool]
-    most = (target - 1 + pool.hybrid) // pool.block
+    most = (target - 1 + pool.hybrid + pool.drops) // pool.block
     if s.requests[source].own == 0:
         most = min(most, s.cover[source] // pool.block)
     return int(most)

@@ -25,7 +25,7 @@ from splitpoint.sim.state import (
     WAITING,
     Sim,
 )
-from splitpoint.sim.tails import behind, kept, slide
+from splitpoint.sim.tails import behind, generated_state, kept, slide
 
 QUEUE, READY, RUNNING, PARK = range(4)
 LISTS = 4
@@ -116,10 +116,10 @@ def growth(s: Sim, r: int, step: int, count: int) -> int:
         if decodes_here(s, ticket):
             last = decoder_blocks(s, ticket, step + count - 1)
             blocks += last - decoder_blocks(s, ticket, step - 1)
-            if pool.tail > 0 and s.tails[ticket].low < s.tails[ticket].high:
+            if pool.slides == 1 and s.tails[ticket].low < s.tails[ticket].high:
                 # Named columns that fall behind the window are given back, not written anew.
                 passed = kept(s, ticket, 0, _behind_in(s, ticket, step + count - 1))
-                blocks += pool.windows * passed
+                blocks += pool.wide * passed
         ticket = s.places.next[ticket]
     return blocks
 
@@ -213,7 +213,11 @@ def join_decoders(s: Sim, ticket: int) -> None:
     steps = rank.steps
     t.state = DECODING
     t.step0 = steps
-    trim(s, ticket, request.isl + t.got - 1)
+    if pool.states > 0:
+        s.tails[ticket].late = 1
+        rank.late = 1
+    else:
+        trim(s, ticket, request.isl + t.got - 1)
     s.last_step[ticket] = steps + ceil_div((request.osl - t.got) * ONE, request.rate)
     items = s.seats[rank.seats_at : rank.seats_at + pool.seats]
     joined = rank.decoders - rank.fresh
@@ -234,11 +238,25 @@ def trim(s: Sim, ticket: int, tokens: int) -> None:
     pool = s.pools[s.ranks[t.rank].pool]
     if pool.tail > 0:
         source = told_by(s, request_of(s, ticket))
-        t.blocks -= pool.windows * slide(s, ticket, source, behind(s, t.rank, tokens))
+        t.blocks -= pool.wide * slide(s, ticket, source, behind(s, t.rank, tokens))
     keep = held(pool, s.windows, tokens + pool.drafts, 1 + pool.drafts)
     if t.blocks > keep:
         give_nameless(s, t.rank, t.blocks - keep)
         t.blocks = keep
+
+
+@kernel
+def trim_late(s: Sim, r: int) -> None:
+    """As vLLM, those who decode now give back the states of their last chunks as their next step is
+    filled."""
+    s.ranks[r].late = 0
+    ticket = s.places.head[LISTS * r + RUNNING]
+    while ticket >= 0:
+        if s.tails[ticket].late == 1 and s.tickets[ticket].state == DECODING:
+            s.tails[ticket].late = 0
+            t = s.tickets[ticket]
+            trim(s, ticket, s.requests[request_of(s, ticket)].isl + t.got - 1)
+        ticket = s.places.next[ticket]
 
 
 @kernel
@@ -313,7 +331,7 @@ def _free_windows(s: Sim, ticket: int) -> int:
     source = told_by(s, request_of(s, ticket))
     columns = slide(s, ticket, source, tail.high) + tail.owed
     tail.owed = 0
-    return int(s.pools[s.ranks[s.tickets[ticket].rank].pool].windows * columns)
+    return int(s.pools[s.ranks[s.tickets[ticket].rank].pool].wide * columns)
 
 
 @kernel
@@ -355,8 +373,12 @@ def name_before_going(s: Sim, ticket: int, source: int, count: int) -> None:
     """Name the blocks of a ticket that leaves its seat up to block `count`; what lies behind its
     windows by then, no more."""
     t = s.tickets[ticket]
-    if s.pools[s.ranks[t.rank].pool].tail > 0:
-        low = behind(s, t.rank, computed(s, ticket))
+    pool = s.pools[s.ranks[t.rank].pool]
+    if pool.tail > 0:
+        tokens = computed(s, ticket)
+        low = behind(s, t.rank, tokens)
+        if pool.dense == 1 and 0 < tokens // pool.block <= count:
+            low = min(low, generated_state(s, ticket, source, tokens // pool.block))
         s.tails[ticket].owed += slide(s, ticket, told_by(s, request_of(s, ticket)), low)
     name_blocks(s, ticket, source, count)
 

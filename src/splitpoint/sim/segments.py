@@ -82,9 +82,9 @@ def add_column(s: Sim, r: int, source: int, j: int) -> None:
 
 @kernel
 def width(s: Sim, r: int, segment: int) -> int:
-    """Blocks of one column of a segment: one of every full group, or of every window group."""
+    """Blocks of one column of a segment: one of every full group, or of every other group."""
     pool = s.pools[s.ranks[r].pool]
-    return int(pool.full if s.segments[segment].key >= 0 else pool.windows)
+    return int(pool.full if s.segments[segment].key >= 0 else pool.wide)
 
 
 @kernel

@@ -72,6 +72,12 @@ POOL = _columns(
     "windows",
     "window_at",
     "tail",
+    "wide",
+    "slides",
+    "states",
+    "dense",
+    "junctions",
+    "drops",
     "nameless",
     "leaves",
     "window",
@@ -180,6 +186,7 @@ RANK = _columns(
     "index_at",
     "index_mask",
     "lane_at",
+    "late",
 )
 # The columns from `flies` on are the engine's, in the row of its first rank; row i of the last two
 # is about stage i: what the filled batch `lasts` there, when the stage is `free`.
@@ -245,8 +252,10 @@ TICKET = _columns(
 # What a ticket's window groups keep named (`sim/tails.py`): the columns `low` .. `high` - 1 that it
 # has and has looked at, as far as they belong to the tail of its `hit` columns or, after those, of
 # its `first` or `last` columns. `owed`: columns it gave back whose blocks it has not replaced yet.
-# The columns from `hit` to `copied` it computed while others held them.
-TAIL = _columns("hit", "first", "last", "low", "high", "owed", "copied")
+# The columns from `hit` to `copied` it computed while others held them. `stop`: the columns after
+# which a chunk ends to keep a state, because full groups have as many of its prompt (0: none).
+# `late`: what its last chunk held and decodes do not need goes with the next step.
+TAIL = _columns("hit", "first", "last", "low", "high", "owed", "copied", "stop", "late")
 FLOW = _columns("work", "since", "sharers", "source", "sink")
 SEGMENT = _columns(
     "key", "source", "low", "high", "refs", "pins", "parent", "children", "before", "copies"

@@ -97,7 +97,7 @@ def sync(s: Sim, e: int, count: int) -> None:
             first = s.ranks[r].steps + engine.synced
             grow_ahead(s, r, first, count - engine.synced)
             blocks = growth(s, r, first, count - engine.synced)
-            if s.pools[engine.pool].tail > 0:
+            if s.pools[engine.pool].slides == 1:
                 slide_decoders(s, r, first, count - engine.synced)
             if blocks > 0:
                 take(s, r, blocks)

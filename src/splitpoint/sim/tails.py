@@ -7,7 +7,7 @@ prompt whose tail was lost; whatever else passes out of a window goes nameless. 
 block of every window group, and a row among the segments, under names of its own kind.
 """
 
-from splitpoint.native.kernel import kernel
+from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim.blocks import claim, leave
 from splitpoint.sim.segments import add_column, find_column
 from splitpoint.sim.state import Sim
@@ -97,6 +97,69 @@ def hold_tail(s: Sim, ticket: int, source: int, hit: int, low: int) -> None:
 
 
 @kernel
+def last_state(pool: Rows, tokens: int) -> int:
+    """Columns after which a prompt of so many tokens can be taken up again: one token is left to
+    compute, or with drafts of a head the last full block."""
+    return int(max(0, (tokens - 1 + pool.drops) // pool.block - pool.drops))
+
+
+@kernel
+def junction(s: Sim, r: int, source: int, reach: int, found: int) -> int:
+    """Columns of a prompt that full groups have, where its `found` hits end before that; 0: they do
+    not, or nothing is named there."""
+    return int(reach if reach > found and s.pools[s.ranks[r].pool].junctions == 1 else 0)
+
+
+@kernel
+def expect_chunk(s: Sim, ticket: int, computed: int, tokens: int) -> None:
+    """States are there at the ends of chunks: which of them a ticket names whose chunk goes from
+    `computed` to `tokens`."""
+    t = s.tails[ticket]
+    pool = s.pools[s.ranks[s.tickets[ticket].rank].pool]
+    if pool.dense == 1:
+        if tokens < s.tickets[ticket].target:
+            expect_state(s, ticket, tokens // pool.block)
+        return
+    if computed < t.first * pool.block < tokens:
+        t.first = 0
+    if computed < t.last * pool.block < tokens:
+        t.last = t.first
+
+
+@kernel
+def expect_state(s: Sim, ticket: int, columns: int) -> None:
+    """The ticket will name the state after so many columns too."""
+    t = s.tails[ticket]
+    if columns > t.last:
+        t.first = t.last
+        t.last = columns
+
+
+@kernel
+def generated_state(s: Sim, ticket: int, source: int, columns: int) -> int:
+    """A ticket that goes has generated past `columns` columns, and has the state after them, as if
+    nothing had been written over it: the first column that it keeps for that."""
+    r = s.tickets[ticket].rank
+    if columns > s.tails[ticket].last and find_column(s, r, source, columns - 1) == 0:
+        expect_state(s, ticket, columns)
+    return columns - 1
+
+
+@kernel
+def expected(s: Sim, ticket: int, columns: int) -> bool:
+    """Whether a ticket names the state after so many columns."""
+    t = s.tails[ticket]
+    return bool(columns in (t.first, t.last))
+
+
+@kernel
+def same_column(s: Sim, r: int, one: int, other: int, j: int) -> bool:
+    """Whether column `j` of two prompts has one name, and it is cached on rank `r`."""
+    column = find_column(s, r, one, j)
+    return bool(column > 0 and column == find_column(s, r, other, j))
+
+
+@kernel
 def expect_tails(s: Sim, ticket: int, one: int, other: int) -> None:
     """The ticket will name the tails of its first `one` and of its first `other` columns."""
     t = s.tails[ticket]
@@ -122,6 +185,9 @@ def name_tails(s: Sim, ticket: int, source: int, count: int) -> None:
     start = max(t.high, t.hit)
     _name(s, ticket, source, max(start, t.first - need), min(count, t.first))
     _name(s, ticket, source, max(start, t.first, t.last - need), min(count, t.last))
+    if s.pools[s.ranks[s.tickets[ticket].rank].pool].states > 0:
+        # What comes behind may be expected later.
+        count = min(count, t.last)
     t.high = max(t.high, count)
 
 

@@ -54,10 +54,14 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     come back, `block_bytes`: bytes of a block; each of one GPU of the rank. `reserve`: the pool
     is scheduled as SGLang does; None: as vLLM does. `balance`: steps that prompts wait at most
     until every rank has one; 0: they do not. `ranks`: who names the rank of a request, unless the
-    router knows what each holds. `tails`: window groups keep the end of a prompt, and a hit needs
-    it, as in vLLM since 0.27; with states, chunks, several windows or `host_blocks` they do not
-    count. `nameless_first`: blocks without a name are taken before those of the prefix cache, as in
-    vLLM since 0.24; of pools with full groups alone and those that keep tails, which do so anyway.
+    router knows what each holds. `tails`: window groups keep the end of a
+    prompt, and a hit needs it, as in vLLM since 0.29; with states, chunks, several windows or
+    `host_blocks` they do not count. `nameless_first`: blocks without a name are taken before those
+    of the prefix cache, as in vLLM since 0.24; of pools with full groups alone and those that keep
+    tails, which do so anyway. `states`: a hit needs the state at its end in every state group, and
+    a hybrid keeps those of chunks' ends as vLLM does since 0.17: with `tails` of prompts' ends
+    alone; with windows, chunks, `host_blocks` or `reserve` they do not count. `drops_block`: a hit
+    of such a hybrid gives up its last block for the head that drafts.
     """
 
     role: Role
@@ -82,6 +86,8 @@ class PoolSpec(Record, frozen=True, kw_only=True):
     ranks: RankChoice = "router"
     tails: bool = False
     nameless_first: bool = False
+    states: bool = False
+    drops_block: bool = False
 
 
 class World(Record, frozen=True, kw_only=True):

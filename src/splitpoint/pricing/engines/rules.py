@@ -37,7 +37,8 @@ class Rules(Record, frozen=True, kw_only=True):
     last two weighed blocks by their bytes in the concurrency they printed. `overlapped`: the
     scheduler fills a step while the one before it runs. `tails`: the prefix cache keeps of window
     groups the end of a prompt alone, and hits need it. `nameless_first`: blocks without a name are
-    taken before all others.
+    taken before all others. `states`: it keeps a hybrid's states of chunks' ends, and hits need
+    one.
     """
 
     batches_in_flight: int
@@ -55,6 +56,7 @@ class Rules(Record, frozen=True, kw_only=True):
     overlapped: bool = False
     tails: bool = False
     nameless_first: bool = False
+    states: bool = False
 
 
 def version_of(engine: Engine) -> Version:

@@ -108,11 +108,13 @@ def rules(engine: Engine, topology: Topology) -> Rules:
         # pipeline with the second model runner (pull request 42187), as its batches above.
         overlapped=engine.async_scheduling
         and version >= ((0, 14) if topology.pp == 1 else (0, 26)),
-        # `prefix_cache_retention_interval` is 0 by default since pull request 52216 (August 2026,
-        # in 0.26.1rc1.dev912); before, windows kept every block and hits needed their last ones.
-        tails=version >= (0, 27),
+        # `prefix_cache_retention_interval` is 0 by default since 0.29 (pull request 52216); 0.27.1
+        # and 0.28.0 have an environment variable for it that nobody sets, and keep every block of a
+        # window and every state of a chunk's end, as before.
+        tails=version >= (0, 29),
         # BlockPool.free_blocks; 0.22 put all at the end of the queue.
         nameless_first=version >= (0, 24),
+        states=aligned,
     )
 
 
