@@ -768,7 +768,7 @@ class Oracle:
         self.sticky: dict[tuple[int, int], list[Rank]] = {}
         # Per side: which target was last sent each start of a prompt, least recent first.
         self.lost = False
-        self.trees: tuple[dict[tuple[int, ...], list[Rank]], ...] = ({}, {})
+        self.trees: tuple[dict[tuple[int, ...], list[list[Rank]]], ...] = ({}, {})
 
     def front(self, r: Request) -> int:
         """What a request takes from its client to the router."""
@@ -929,9 +929,7 @@ class Oracle:
     def routed(self, r: Request, side: int, routing: str, targets: list[list[Rank]]) -> list[Rank]:
         a, b = r.lots[2 * side], r.lots[2 * side + 1]
 
-        def load(target: list[Rank]) -> tuple[int, int]:
-            return (sum(k.load for k in target), target[0].index)
-
+        load = self.load_of
         by_load = min(targets, key=load)
         if routing == "random":
             return targets[a % len(targets)]
@@ -972,6 +970,11 @@ class Oracle:
         prompts = set().union(*(k.prompt_blocks(request) for request in (*k.sent, r)))
         return backlog + new + len(prompts) * block
 
+    @staticmethod
+    def load_of(target: list[Rank]) -> tuple[int, int]:
+        """Requests of a target, then its place."""
+        return (sum(k.load for k in target), target[0].index)
+
     def score(self, r: Request, rank: Rank, ranks: list[Rank]) -> float:
         queues = [len(k.waiting) for k in ranks]
         queue = 1.0
@@ -999,10 +1002,12 @@ class Oracle:
         chosen = by_load
         tokens = min(known * r.id_tokens, covered(r))
         if not uneven and tokens > settings.cache_threshold * r.isl:
-            chosen = tree[starts[known - 1]]
+            holders = tree[starts[known - 1]]
+            chosen = holders[0]
+            if settings.holder == "lightest":
+                chosen = min(holders, key=self.load_of)
         for start in reversed(starts):
-            tree.pop(start, None)
-            tree[start] = chosen
+            tree[start] = [*tree.pop(start, []), chosen]
         while len(tree) > settings.tokens // r.id_tokens:
             del tree[next(iter(tree))]
         return chosen

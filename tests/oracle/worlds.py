@@ -338,13 +338,15 @@ def scores(random: Random) -> Scores:
 
 def tree(random: Random) -> Tree:
     """Thresholds that a few requests cross, and a tree that forgets."""
-    return Tree(
+    made = Tree(
         cache_threshold=random.choice([0.0, 0.3, 0.9]),
         balance_abs=random.choice([0, 1, 64]),
         balance_rel=random.choice([0.0, 1.5]),
         tokens=random.choice([0, 20, 100, 2**24]),
         lost_s=random.choice([None, 0.0, 2e-3]),
     )
+    # As `front` above: no draw of its own.
+    return replace(made, holder="lightest" if made.balance_abs == 1 else "first")
 
 
 def trace(random: Random) -> Trace:

@@ -93,6 +93,15 @@ def test_the_plan_s_bandwidth_overrides_a_port() -> None:
     assert made is not None and made.bandwidth == pytest.approx(3.5e9)
 
 
+@pytest.mark.parametrize(("engine", "holder"), [("vllm", "lightest"), ("sglang", "first")])
+def test_the_tree_is_that_of_the_engine_s_own_router(engine: EngineName, holder: str) -> None:
+    one = small.ready()
+    named = replace(one.engine, name=engine, version={"vllm": "0.32.0"}.get(engine, "0.5.10"))
+    ready = replace(one, holding=replace(one.holding, engine=named))
+    made = world(candidate_of([("mixed", ready, 2)], "prefix_approx"), small.model(), tokens=1000)
+    assert made.tree.holder == holder
+
+
 def test_what_a_file_states_of_traffic_is_the_world_s() -> None:
     one = small.ready()
     stated = Traffic(
@@ -100,7 +109,7 @@ def test_what_a_file_states_of_traffic_is_the_world_s() -> None:
         lease_s=480.0,
         direct_below=64,
         scores=Scores(cache_weight=1.0),
-        tree=Tree(balance_abs=8),
+        tree=Tree(balance_abs=8, holder="first"),
     )
     asked = Workload(isl=1000, osl=10, rate=1.0, timeout_s=5.0, abort_s=9.0)
     split, mixed = (

@@ -1,6 +1,6 @@
 """Where requests go, three instances unless said otherwise."""
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -134,6 +134,7 @@ def test_prefix_aware_looks_at_work_where_prompts_prefill_and_at_prompts_where_t
     assert 10 < (run.prefill_instance[1:] == run.prefill_instance[0]).sum() < 50
 
 
+HOLDERS: dict[Literal["first", "lightest"], int] = {"first": 0, "lightest": 1}
 A, B, C = [1, 2, 3, 4], [5, 6, 7, 8], [11, 12, 13, 14]
 
 
@@ -190,6 +191,22 @@ def test_prefix_approx_follows_load_alone_once_requests_are_uneven_in_count_and_
     near = {"tree": Tree(balance_abs=1)}
     # Two apart is more than one: the third moves on, and the prompt's place moves with it.
     assert set_places(trace(*rows), "prefix_approx", near) == [0, 0, 1, 2]
+
+
+def test_prefix_approx_takes_the_first_or_the_lightest_of_those_that_were_sent_a_start() -> None:
+    # The fourth and fifth follow the first, the sixth goes past it, where two fewer are. Later one
+    # request is left on the first instance, none on the second.
+    rows = [
+        Row(isl=64, osl=90, ids=A),
+        Row(isl=64, osl=20, arrive_s=0.01, ids=B),
+        Row(isl=64, osl=90, arrive_s=0.02, ids=C),
+        *(Row(isl=64, osl=2, arrive_s=0.03 + n / 1000, ids=A) for n in range(3)),
+        Row(isl=64, osl=2, arrive_s=0.7, ids=A),
+    ]
+    for holder, last in HOLDERS.items():
+        tree = Tree(balance_abs=1, balance_rel=1.0, holder=holder)
+        found = set_places(trace(*rows), "prefix_approx", {"tree": tree})
+        assert found == [0, 1, 2, 0, 0, 1, last]
 
 
 def test_prefix_approx_forgets_the_oldest_prompt_of_a_full_tree() -> None:

@@ -131,7 +131,9 @@ class Tree(Record, frozen=True, kw_only=True):
     `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
     requests apart, and times as many, from which load alone decides. `tokens`: the most that the
     tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed). `lost_s`: when
-    the router restarts and knows no prompt any more; None: never.
+    the router restarts and knows no prompt any more; None: never. `holder`: which of the workers
+    that were sent a start takes it: the first that was (sglang-router 0.3.2), or the one with the
+    fewest requests (vllm-router 0.1.17); both were run beside ours. None: as the engine's own.
     """
 
     cache_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.3
@@ -139,6 +141,7 @@ class Tree(Record, frozen=True, kw_only=True):
     balance_rel: Annotated[float, Meta(ge=0, le=MAX_WEIGHT)] = 1.5
     tokens: Annotated[int, Meta(ge=0, le=2**40)] = 2**24
     lost_s: Annotated[float, Meta(ge=0, le=MAX_LEASE_S)] | None = None
+    holder: Literal["first", "lightest"] | None = None
 
 
 class Traffic(Record, frozen=True, kw_only=True):

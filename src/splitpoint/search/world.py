@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Traffic
+from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Traffic, Tree
 from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
@@ -119,7 +119,7 @@ def world(
         link=path(candidate, model, tokens=tokens, traffic=traffic),
         direct_below=traffic.direct_below if deployment.split else 0,
         scores=traffic.scores,
-        tree=traffic.tree,
+        tree=_tree(traffic.tree, deployment),
         timeout_s=None if workload is None else workload.timeout_s,
         abort_s=None if workload is None else workload.abort_s,
         front_s=candidate.front_s,
@@ -172,6 +172,14 @@ def _reserve(engine: Engine, dp: int) -> Reserve:
     if dp == 1:
         return default
     return replace(default, first=0.3 * default.first, least=0.3 * default.least)
+
+
+def _tree(tree: Tree, deployment: Deployment) -> Tree:
+    """The tree of the engine's own router, where nothing else is said."""
+    if tree.holder is not None:
+        return tree
+    own = deployment.pools[0].engine.name
+    return replace(tree, holder="lightest" if own == "vllm" else "first")
 
 
 def rank_choice(pool: Pool, deployment: Deployment) -> RankChoice:

@@ -155,6 +155,7 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
         tree=chain(2, remembered),
         tree_rank=np.full(remembered, -1, np.int64),
         tree_size=np.zeros(2, np.int64),
+        tree_sent=np.zeros(remembered * int(rules[0].ranks) * int(rules[0].lightest), np.int64),
         prompts=np.zeros(prompts, np.int64),
         rows=np.zeros((max(SERIES_ROWS, 16 * len(ranks)), WIDTH), np.int64),
         row_next=np.zeros(len(ranks), np.int64),
@@ -183,7 +184,7 @@ def _check_pools(world: World) -> bool:
     for record, where in ((world.scores, "world.scores"), (world.tree, "world.tree")):
         for name in record.__struct_fields__:
             value = getattr(record, name)
-            if value is None:
+            if value is None or isinstance(value, str):
                 continue
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"{where}.{name}", f"{value}", "a finite number, 0 or more")
@@ -675,6 +676,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
     rules.counting = _counting(world)
+    rules.lightest = world.tree.holder == "lightest"
     rules.balance_abs = world.tree.balance_abs
     lost = world.tree.lost_s
     rules.tree_lost = NEVER if lost is None else round(min(lost, LONGEST_S) * PICOS)

@@ -211,8 +211,8 @@ def _linear(s: Sim, q: int, first: int, count: int, now: int) -> int:
 
 @kernel
 def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int, width: int, now: int) -> int:
-    """The rank that was last sent the longest known start of this prompt, if that start is long
-    enough and loads are even enough; else the rank with the fewest requests."""
+    """A rank that was sent the longest known start of this prompt, the first or the lightest, if
+    that start is long enough and loads are even enough; else the rank with the fewest requests."""
     if now >= s.rules[0].tree_lost:
         s.rules[0].tree_lost = NEVER
         for each in range(2):
@@ -228,14 +228,16 @@ def _prefix_approx(s: Sim, q: int, side: int, first: int, count: int, width: int
         known, sent = _remembered(s, q, side)
         if known > s.scores[2] * s.requests[q].isl:
             best = sent
+            if s.rules[0].lightest == 1:
+                best = _lightest(s, q, side, known, first, count, width)
     _remember(s, q, side, best)
     return int(best)
 
 
 @kernel
 def _remembered(s: Sim, q: int, side: int) -> tuple[int, int]:
-    """Leading tokens of the prompt that the tree of `side` knows, and the rank that was last sent
-    all of them."""
+    """Leading tokens of the prompt that the tree of `side` knows, and the rank that was first sent
+    all of them: what their trees call a node's last tenant is the one that made it."""
     rules = s.rules[0]
     rank = -1
     depth = 0
@@ -250,6 +252,20 @@ def _remembered(s: Sim, q: int, side: int) -> tuple[int, int]:
 
 
 @kernel
+def _lightest(s: Sim, q: int, side: int, known: int, first: int, count: int, width: int) -> int:
+    """The target with the fewest requests among those that were sent the first `known` tokens."""
+    rules = s.rules[0]
+    depth = ceil_div(known, rules.id_tokens)
+    item = side * rules.nodes + s.name[s.name_start[q] + depth - 1]
+    best = -1
+    for r in range(first, first + count, width):
+        sent = s.tree_sent[item * rules.ranks + r] == 1
+        if sent and (best < 0 or _load(s, r, width) < _load(s, best, width)):
+            best = r
+    return best
+
+
+@kernel
 def _remember(s: Sim, q: int, side: int, rank: int) -> None:
     """Enter a prompt sent to `rank` into the tree, its end first: what is forgotten first is then
     always a leaf."""
@@ -260,7 +276,9 @@ def _remember(s: Sim, q: int, side: int, rank: int) -> None:
             chain.unlink(s.tree, side, item)
         else:
             s.tree_size[side] += 1
-        s.tree_rank[item] = rank
+            s.tree_rank[item] = rank
+        if rules.lightest == 1:
+            s.tree_sent[item * rules.ranks + rank] = 1
         chain.append(s.tree, side, item)
     _forget_all_but(s, side, rules.tree_ids)
 
@@ -272,4 +290,7 @@ def _forget_all_but(s: Sim, side: int, ids: int) -> None:
         oldest = s.tree.head[side]
         chain.unlink(s.tree, side, oldest)
         s.tree_rank[oldest] = -1
+        if s.rules[0].lightest == 1:
+            for r in range(s.rules[0].ranks):
+                s.tree_sent[oldest * s.rules[0].ranks + r] = 0
         s.tree_size[side] -= 1

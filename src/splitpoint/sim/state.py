@@ -287,6 +287,7 @@ RULES = _columns(
     "tree_lost",
     "tree_ids",
     "counting",
+    "lightest",
 )
 CLOCK = _columns(
     "now",
@@ -374,6 +375,7 @@ class Sim(Arrays):
     tree: Chain
     tree_rank: Longs
     tree_size: Longs
+    tree_sent: Longs
     prompts: Longs
     rows: Longs
     row_next: Longs
