@@ -200,6 +200,34 @@ def test_prompts_that_begin_alike_do_not_share_a_step_but_wait_for_the_first_of_
     assert list(r.first_token_s[1:]) == pytest.approx(tokens_s)
 
 
+def test_the_end_of_a_prompt_is_evicted_as_it_was_computed() -> None:
+    # 8 blocks. A leaves 4 in the cache, B needs 5: vLLM takes one of A's, SGLang all four.
+    rows = trace(
+        Row(isl=64, osl=1, ids=[1, 2, 3, 4]),
+        Row(isl=80, osl=1, ids=[5, 6, 7, 8, 9], arrive_s=1.0),
+        Row(isl=80, osl=1, ids=[1, 2, 3, 4, 10], arrive_s=2.0),
+    )
+    for reserve, hits in ((SGLANG, 0), (None, 48)):
+        world = mixed(kv_blocks=9, token_budget=128, prefix_caching=True, reserve=reserve)
+        assert list(simulate(world, rows).requests.hit_tokens) == [0, 0, hits]
+
+
+def test_a_prompt_is_first_cut_at_the_end_of_a_block() -> None:
+    # 32, 40 and 8 of 80 tokens; with vLLM 40 and 40.
+    for reserve, steps in ((SGLANG, 3), (None, 2)):
+        run = simulate(mixed(token_budget=40, reserve=reserve), trace(Row(isl=80, osl=1)))
+        assert run.instances.prefill_steps[0] == steps
+
+
+def test_a_retraction_goes_on_until_the_next_step_fits() -> None:
+    # 12 blocks, all taken when three requests need another. One gives 4 back, which is less than
+    # two need for 60 steps.
+    careless = Reserve(first=0.0, least=0.0, horizon=1, retract_steps=60)
+    rows = trace(*(Row(isl=48, osl=40) for _ in range(3)))
+    run = simulate(mixed(kv_blocks=13, token_budget=256, reserve=careless), rows)
+    assert list(run.requests.preemptions) == [0, 0, 1]
+
+
 @pytest.mark.parametrize(
     "changes", [{"first": 1.1}, {"least": 0.8}, {"fall_steps": 0}, {"horizon": 0}, {"remote": -1}]
 )
