@@ -13,9 +13,10 @@ from splitpoint.inputs.deployment import (
     Traffic,
     Tree,
 )
-from splitpoint.inputs.engine import EngineName
+from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.gpu import GIB
+from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.workload import Workload
 from splitpoint.search.world import candidate, candidate_of, path, pools, rank_choice, world
 from splitpoint.sim.world import Reserve
@@ -60,6 +61,22 @@ def test_a_transfer_moves_the_request_of_all_ranks() -> None:
 
     # Published: 98,304 bytes a token, whatever the number of ranks that share them (4 KV heads).
     assert [link(tp) for tp in (1, 2, 4)] == [98_304] * 3
+
+
+def test_a_hybrid_s_pool_keeps_states_as_its_engine_s_version_does() -> None:
+    hybrid = load_model("Qwen/Qwen3-Next-80B-A3B-Instruct")
+
+    def kept(version: str, drafts: int = 0) -> tuple[bool, bool, bool]:
+        engine = Engine(version=version, drafts=drafts, batched_tokens=8192, max_seqs=64)
+        deployment = Deployment(
+            pools=(Pool(role="mixed", topology=Topology(tp=4), replicas=1, engine=engine),)
+        )
+        (made,) = world(candidate(deployment, hybrid, [gpu("H100 SXM")]), hybrid, tokens=1000).pools
+        return made.states, made.tails, made.drops_block
+
+    assert kept("0.26.0") == (True, False, False)
+    assert kept("0.32.0") == (True, True, False)
+    assert kept("0.32.0", drafts=1) == (True, True, True)
 
 
 def test_each_pool_has_the_memory_and_the_speed_of_its_own_gpu() -> None:
