@@ -573,13 +573,21 @@ class Rank:
         return 0 if old or reach <= count else reach
 
     def names_now(self, request: Request, count: int) -> bool:
-        """Whether the state after so many columns of a prompt is computed in this very step."""
+        """Whether the state after so many columns of a prompt is named in this very step: it is
+        computed, or is the last of a prompt whose last block is computed."""
         block = self.spec.block_tokens
+
+        def names(seat: Seat) -> bool:
+            end = seat.computed + seat.chunk
+            if end == count * block:
+                return count in seat.ends
+            last = seat.computed == count * block and end < (count + 1) * block
+            return last and self.spec.tails and count == self.last_state(seat.request.isl)
+
         return any(
             seat.chunk > 0
             and seat.state == "filling"
-            and seat.computed + seat.chunk == count * block
-            and count in seat.ends
+            and names(seat)
             and key_of(seat.request.told, count - 1, block) == key_of(request, count - 1, block)
             for seat in self.running
         )

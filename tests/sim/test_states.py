@@ -78,16 +78,18 @@ def test_drafts_of_a_head_cost_the_last_block_of_a_hit() -> None:
     assert hits(*rows, curve=curve(drafts=1), drops_block=True) == [0, 144]
 
 
-def test_a_state_that_is_computed_in_this_step_is_read_in_the_next() -> None:
+def test_a_state_that_is_named_in_this_step_is_read_in_the_next() -> None:
     # Both are there at the first step, whose budget would hold both: the second waits for the state
-    # that the first writes after 64 tokens, and goes on from it.
+    # that the first writes after 64 tokens, until no step names it.
     rows = [Row(70, 1, 0.001, list(range(5))), Row(70, 1, 0.001, [*range(4), 9])]
     fields: dict[str, Any] = {"groups": LAYOUT, "prefix_caching": True, "token_budget": 256}
     run = simulate(mixed(states=True, tails=True, **fields), trace(*rows))
     assert list(run.requests.hit_tokens) == [0, 64]
-    # 64 tokens at a millisecond each, in a step of the first alone.
+    # 64 tokens at a millisecond each, and the other 6, in which that state is named once more.
     starts = run.requests.prefill_start_s
-    assert starts[1] - starts[0] == pytest.approx(0.064)
+    assert starts[1] - starts[0] == pytest.approx(0.070)
+    dense = simulate(mixed(states=True, **fields), trace(*rows)).requests.prefill_start_s
+    assert dense[1] - dense[0] == pytest.approx(0.064)
     plain = simulate(mixed(prefix_caching=True, token_budget=256), trace(*rows))
     assert plain.requests.prefill_start_s[1] == plain.requests.prefill_start_s[0]
 

@@ -623,13 +623,19 @@ def reach_of(s: Sim, r: int, source: int, target: int) -> int:
 
 @kernel
 def _named_in_step(s: Sim, r: int, source: int, found: int) -> bool:
-    """Whether the state after `found` columns of a prompt is computed in the step that is filled:
-    it can be read from the next step on (`MambaManager.cached_blocks_this_step`)."""
-    tokens = found * s.pools[s.ranks[r].pool].block
+    """Whether the state after `found` columns of a prompt is named in the step that is filled: it
+    can be read from the next step on (`MambaManager.cached_blocks_this_step`). A prompt's last
+    state is named again when its last block is computed (`_cache_partial_tail_block`)."""
+    pool = s.pools[s.ranks[r].pool]
+    tokens = found * pool.block
     ticket = s.filling.head[r]
     while ticket >= 0:
         t = s.tickets[ticket]
-        if t.chunk > 0 and t.computed + t.chunk == tokens and expected(s, ticket, found):
+        end = t.computed + t.chunk
+        names = end == tokens and expected(s, ticket, found)
+        if pool.dense == 0 and t.computed == tokens and end < tokens + pool.block:
+            names = found == last_state(pool, s.requests[request_of(s, ticket)].isl)
+        if t.chunk > 0 and names:
             other = told_by(s, request_of(s, ticket))
             if same_column(s, r, source, other, found - 1):
                 return True
