@@ -212,6 +212,22 @@ def test_what_the_router_takes_instead_of_a_routing_that_it_has_not_is_told() ->
     assert "has no" not in bundle.files(serving("m", sample.H20, exact))["README.md"]
 
 
+def test_the_router_is_told_of_ranks_where_all_instances_have_as_many() -> None:
+    ranks = Topology(dp=4)
+    pair = Deployment(pools=(sample.pool("prefill", 1, ranks), sample.pool("decode", 1, ranks)))
+    files = bundle.files(serving("m", sample.H20, pair))
+    assert flag(files["router.sh"], "--intra-node-data-parallel-size") == "4"
+    # One instance of four ranks is a choice.
+    assert flag(files["router.sh"], "--prefill-policy") == "cache_aware"
+    assert flag(files["router.sh"], "--decode-policy") == "power_of_two"
+    assert "The router names the data-parallel rank" in files["README.md"]
+    assert "names the rank of a request" not in files["README.md"]
+    uneven = replace(pair, pools=(pair.pools[0], sample.pool("decode", 1, Topology(dp=8))))
+    files = bundle.files(serving("m", sample.H20, uneven))
+    assert "--intra-node-data-parallel-size" not in files["router.sh"]
+    assert "vLLM's choice" in files["README.md"]
+
+
 def test_ranks_that_the_prediction_names_and_vllm_chooses_are_told() -> None:
     wide = Deployment(pools=(sample.pool("mixed", 1, Topology(dp=4)),))
     told = "names the rank of a request"

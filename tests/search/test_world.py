@@ -199,12 +199,37 @@ def test_engines_name_ranks_as_their_versions_do(
     roles: tuple[Role, ...] = ("prefill", "decode")
     made = Deployment(
         pools=tuple(
-            Pool(role=role, topology=Topology(dp=2), replicas=1, engine=named) for role in roles
+            Pool(role=role, topology=Topology(dp=dp), replicas=1, engine=named)
+            for role, dp in zip(roles, (2, 4), strict=True)
         ),
         routing=routing,
         decode_routing=routing,
     )
     assert [rank_choice(pool, made) for pool in made.pools] == ranks
+
+
+def test_vllms_router_names_the_ranks_of_instances_that_have_as_many() -> None:
+    engine = replace(small.ready().engine, version="0.32.0")
+
+    def choices(*pools: tuple[Role, int, int], name: EngineName = "vllm") -> set[str]:
+        made = Deployment(
+            pools=tuple(
+                Pool(
+                    role=role,
+                    topology=Topology(dp=dp),
+                    replicas=replicas,
+                    engine=replace(engine, name=name),
+                )
+                for role, dp, replicas in pools
+            )
+        )
+        return {rank_choice(pool, made) for pool in made.pools}
+
+    assert choices(("mixed", 4, 2)) == {"router"}
+    assert choices(("prefill", 4, 1), ("decode", 4, 1)) == {"router"}
+    # One number is told, and no router stands before one instance.
+    assert choices(("prefill", 4, 1), ("decode", 8, 1)) == {"in_flight"}
+    assert choices(("mixed", 4, 1)) == {"in_flight"}
 
 
 def test_sglang_orders_its_queue_as_the_plan_says() -> None:

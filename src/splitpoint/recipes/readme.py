@@ -11,6 +11,7 @@ from splitpoint.recipes.placement import Instance
 from splitpoint.recipes.scripts import POLICIES
 from splitpoint.recipes.serving import Serving
 from splitpoint.record import Record
+from splitpoint.search.world import ranks_told
 from splitpoint.sim.router import NAMES_RANKS
 
 # Routers of which the engines' own have no exact counterpart.
@@ -244,8 +245,10 @@ def _assumed_of_handover(stated: Traffic, told: Told) -> list[str]:
 
 
 def _names_ranks(deployment: Deployment) -> bool:
-    """Whether the predicted router names the ranks of its instances."""
+    """Whether the predicted router names ranks of instances, and the recipe's does not."""
     entry = [pool for pool in deployment.pools if pool.role != "decode"]
+    if ranks_told(deployment) > 1:
+        return False
     return deployment.routing in NAMES_RANKS and any(pool.topology.dp > 1 for pool in entry)
 
 

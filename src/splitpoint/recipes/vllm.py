@@ -15,6 +15,7 @@ from splitpoint.recipes import scripts
 from splitpoint.recipes.placement import Instance, Share
 from splitpoint.recipes.readme import Told
 from splitpoint.recipes.serving import Serving
+from splitpoint.search.world import ranks_told
 
 SERVER = "vllm serve"
 
@@ -197,9 +198,13 @@ def router(made: Serving, instances: Sequence[Instance]) -> str:
     """The script that starts vllm-router."""
     deployment = made.deployment
     entry = "prefill" if deployment.split else "mixed"
-    first = policy(deployment.routing, sum(i.role == entry for i in instances))
-    second = policy(deployment.decode_routing, sum(i.role == "decode" for i in instances))
+    ranks = ranks_told(deployment)
+    first = policy(deployment.routing, ranks * sum(i.role == entry for i in instances))
+    second = policy(deployment.decode_routing, ranks * sum(i.role == "decode" for i in instances))
     words = scripts.router_words()
+    if ranks > 1:
+        # It names the rank of a request by a header that vLLM's front end follows.
+        words.append(("--intra-node-data-parallel-size", str(ranks)))
     if deployment.split:
         words += [
             ("--vllm-pd-disaggregation",),
@@ -269,7 +274,13 @@ def _notes(deployment: Deployment) -> list[str]:
             "Drafts come from the model's own multi-token-prediction layers (method mtp). For a "
             "separate draft model put its name into --speculative-config, the same on both sides."
         )
-    if any(pool.topology.dp > 1 for pool in deployment.pools):
+    if ranks_told(deployment) > 1:
+        notes.append(
+            "The router names the data-parallel rank of a request "
+            "(`--intra-node-data-parallel-size`), so that prefixes and sessions stay on a rank; "
+            "without it vLLM chooses by load."
+        )
+    elif any(pool.topology.dp > 1 for pool in deployment.pools):
         notes.append(
             "The router sees one address per instance; which of its data-parallel ranks serves a "
             "request is vLLM's choice, by load and without regard to cached prefixes."

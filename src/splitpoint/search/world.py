@@ -182,6 +182,15 @@ def _tree(tree: Tree, deployment: Deployment) -> Tree:
     return replace(tree, holder="lightest" if own == "vllm" else "first")
 
 
+def ranks_told(deployment: Deployment) -> int:
+    """Ranks of an instance that vllm-router names, which is told one number for all of them; 1
+    where it is told of none."""
+    ranks = {pool.topology.dp for pool in deployment.pools}
+    routed = sum(pool.replicas for pool in deployment.pools) > 1
+    told = routed and len(ranks) == 1 and deployment.pools[0].engine.name == "vllm"
+    return max(ranks) if told else 1
+
+
 def rank_choice(pool: Pool, deployment: Deployment) -> RankChoice:
     """How the instances of a pool name the rank of a request, where no router does.
 
@@ -190,8 +199,10 @@ def rank_choice(pool: Pool, deployment: Deployment) -> RankChoice:
     default since; rooms are random in its routers and in Dynamo's handlers), the others what the
     recipe sets: its `--load-balance-method`, by load unless the router does not look at it.
     vLLM's front end looks at loads (DPLBAsyncMPClient in v1/engine/core_client.py; 0.26.0 and
-    0.27.1 read).
+    0.27.1 read), unless vllm-router is told of the ranks.
     """
+    if pool.engine.name == "vllm" and ranks_told(deployment) > 1:
+        return "router"
     if pool.engine.name == "vllm":
         return "in_flight" if version_of(pool.engine) >= COUNTS_IN_FLIGHT else "queue"
     if pool.engine.name != "sglang":
