@@ -108,6 +108,8 @@ class Seat:
     ends: tuple[int, ...] = ()
     # Columns after which a chunk ends, because full groups have as many of the prompt.
     stop: int = 0
+    # Hits and blocks to pull of one that has room on the decode side before its prefill.
+    to_pull: tuple[int, int] = (0, 0)
     # Whether it gives back the states of its last chunk as its next step is filled.
     late: bool = False
     # In a pipeline: the batch that brings its next token, the slot that it decodes in, and the
@@ -1064,20 +1066,32 @@ class Oracle:
         d.load += 1
         d.sent[r] = 0
         d.expect(seat, d.held_blocks(r.isl, 1))
-        self.enter(r, p, "p")
+        if link.reserve_first:
+            self.wait_for(r, p, "p").state = "coming"
+            self.enqueue(r)
+        else:
+            self.enter(r, p, "p")
 
     def enter(self, r: Request, rank: Rank, side: str) -> None:
+        self.line_up(self.wait_for(r, rank, side))
+
+    def line_up(self, seat: Seat) -> None:
+        seat.state = "waiting"
+        seat.rank.waiting.append(seat)
+        self.look(seat.rank)
+
+    def wait_for(self, r: Request, rank: Rank, side: str) -> Seat:
+        """A rank computes the request some time, for which its client waits from now on."""
         seat = Seat(r, rank, local=True, target=r.isl)
         r.seats[side] = seat
         rank.load += 1
         rank.sent[r] = r.isl - rank.known(r)
         rank.expect(seat, rank.held_blocks(r.isl, 1))
-        rank.waiting.append(seat)
-        self.look(rank)
         if self.world.timeout_s is not None:
             self.deadlines[r.index] = self.now + picos(self.world.timeout_s)
         if self.world.abort_s is not None:
             self.patience[r.index] = self.now + picos(self.world.abort_s)
+        return seat
 
     def end(self, r: Request, outcome: int) -> None:
         r.outcome = outcome
@@ -1504,7 +1518,7 @@ class Oracle:
     def here_or_coming(self, rank: Rank) -> int:
         """Requests that a decode rank runs, or has reserved blocks for."""
         seats = [s for other in self.requests for s in other.seats.values() if s.rank is rank]
-        coming = [s for s in seats if s.state in ("pulling", "flowed", "loaded")]
+        coming = [s for s in seats if s.state in ("reserved", "pulling", "flowed", "loaded")]
         return len(rank.running) + len(coming)
 
     @staticmethod
@@ -1849,7 +1863,7 @@ class Oracle:
                 rank.queried += seat.target
             link = self.world.link
             if link is not None and link.layerwise and spec.role == "prefill":
-                self.enqueue(r)
+                self.offer(r)
         return chunk
 
     def complete(self, engine: Engine) -> None:
@@ -1914,7 +1928,7 @@ class Oracle:
         seat.state = "held"
         assert self.world.link is not None
         if not self.world.link.layerwise:
-            self.enqueue(r)
+            self.offer(r)
         elif r.seats["d"].state == "flowed":
             self.deliver(r)
 
@@ -2015,11 +2029,30 @@ class Oracle:
         rank.waiting.remove(seat)
         rank.seat_hits(seat, hits, r.isl)
         rank.resize(seat, blocks)
-        seat.state = "pulling"
         if rank.spec.prefix_caching:
             rank.hit_tokens += hits * rank.spec.block_tokens
             rank.queried += r.isl
         rank.expect(seat, 0)
+        if link.reserve_first:
+            seat.state = "reserved"
+            seat.to_pull = hits, need
+            self.line_up(r.seats["p"])
+        else:
+            self.pull(r, hits, need)
+        return True
+
+    def offer(self, r: Request) -> None:
+        seat = r.seats["d"]
+        if seat.state == "reserved":
+            self.pull(r, *seat.to_pull)
+        else:
+            self.enqueue(r)
+
+    def pull(self, r: Request, hits: int, need: int) -> None:
+        """Fetch what `hits` columns of the decode side lack, in `need` blocks."""
+        rank, link = r.seats["d"].rank, self.world.link
+        assert link is not None
+        r.seats["d"].state = "pulling"
         r.transfer_start = self.now
         moved = link.bytes_per_token * (r.isl - hits * rank.spec.block_tokens) + link.fixed_bytes
         pieces = math.ceil(link.descriptors_per_block * need)
@@ -2032,7 +2065,6 @@ class Oracle:
                 self.now + picos(link.latency) + pieces * picos(link.per_descriptor),
             )
         )
-        return True
 
     def sharers(self, flow: Flow) -> int:
         moving = [f for f in self.flows if f.joined]

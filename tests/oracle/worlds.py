@@ -144,6 +144,7 @@ def world(random: Random) -> World:
         per_descriptor=random.choice([0.0, 1e-7]),
         descriptors_per_block=random.choice([0.0, 2.0]),
         layerwise=random.random() < 0.3,
+        reserve_first=random.random() < 0.3,
         lease_s=random.choice([0.0, 1e-3, 0.05]),
         # Drawn already, as the front is.
         shared=SharedPorts(gpus=block, ports=block // 2, width=1 + (token > 0))

@@ -178,6 +178,7 @@ def test_the_engine_s_name_chooses_the_scheduler() -> None:
     )
     assert [pool.reserve for pool in made.pools] == [Reserve(), Reserve()]
     assert [pool.prefix_caching for pool in made.pools] == [True, False]
+    assert made.link is not None and made.link.reserve_first
     assert [pool.ranks for pool in made.pools] == ["lot", "tokens"]
 
 

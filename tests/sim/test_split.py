@@ -23,6 +23,23 @@ def test_the_moments_of_one_handoff() -> None:
     assert (r.prefill_instance[0], r.decode_instance[0]) == (0, 1)
 
 
+def test_a_decode_side_that_reserves_first_lets_prefill_begin() -> None:
+    first = {"reserve_first": True}
+    one = trace(Row(isl=40, osl=3))
+    idle, same = (simulate(split(link=link), one).requests for link in ({}, first))
+    for name in ("prefill_start_s", "transfer_start_s", "transfer_end_s", "end_s"):
+        np.testing.assert_array_equal(getattr(same, name), getattr(idle, name))
+    # Room for one of them on the decode side, whose first request ends at 115 ms.
+    two = trace(Row(isl=40, osl=3), Row(isl=40, osl=3))
+    late, early = (simulate(split(decode={"kv_blocks": 6}, link=link), two) for link in ({}, first))
+    assert late.requests.prefill_end_s[1] < 0.115
+    assert early.requests.prefill_start_s[1] == early.requests.end_s[0] == 0.115
+    assert early.requests.transfer_start_s[1] == early.requests.prefill_end_s[1] == 0.155
+    # The prompt that waits for the decode side holds nothing on the prefill side.
+    most = [run.series.kv_used[run.series.instance == 0].max() for run in (late, early)]
+    assert most == [6, 3]
+
+
 def test_pieces_and_fixed_bytes_add_to_a_transfer() -> None:
     link = {"fixed_bytes": 8.0, "per_descriptor": 1e-4, "descriptors_per_block": 2.0}
     run = simulate(split(link=link), trace(Row(isl=40, osl=1)))

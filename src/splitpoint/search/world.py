@@ -161,6 +161,9 @@ def path(
         bandwidth=traffic.transfer_bandwidth,
         machine_ports=traffic.transfer_ports,
         layerwise=traffic.layerwise,
+        # Its prefill side waits until the decode side has sent where the KV will go
+        # (disaggregation/prefill.py, PrefillBootstrapQueue; decode.py, DecodePreallocQueue).
+        reserve_first=decode.engine.name == "sglang",
         lease_s=LEASE_S if traffic.lease_s is None else traffic.lease_s,
     )
 

@@ -8,10 +8,10 @@ computed again), and nothing admitted in a step that preempted.
 from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div, evict, give_nameless, held, held_by_chunk, take
-from splitpoint.sim.handoff import enqueue_remote
+from splitpoint.sim.handoff import offer
 from splitpoint.sim.host import begin_reload, on_its_way, reloadable
-from splitpoint.sim.life import finish
-from splitpoint.sim.link import begin_transfer
+from splitpoint.sim.life import finish, line_up
+from splitpoint.sim.link import post_transfer, prepare_transfer
 from splitpoint.sim.order import look_over
 from splitpoint.sim.prefix import (
     hits,
@@ -73,6 +73,7 @@ from splitpoint.sim.state import (
     RELOADED,
     RELOADING,
     REMOTE,
+    RESERVED,
     WAITING,
     Sim,
 )
@@ -725,7 +726,7 @@ def _begin(s: Sim, ticket: int, computed: int, chunk: int, first: int, now: int)
     request = s.requests[q]
     if request.prefill_start < 0:
         if s.rules[0].layerwise == 1 and ticket == q:
-            enqueue_remote(s, q, now)
+            offer(s, q, now)
         request.prefill_start = now
         request.hits = computed
         pool = s.pools[rank.pool]
@@ -774,7 +775,8 @@ def _reload(s: Sim, r: int, ticket: int, count: int, now: int) -> int:
 
 @kernel
 def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
-    """Reserve the blocks of a whole remote input and post its transfer, if they are free."""
+    """Reserve the blocks of a whole remote input, if they are free, and post its transfer, or let
+    its prefill begin that waited for them."""
     t = s.tickets[ticket]
     rank = s.ranks[r]
     pool = s.pools[rank.pool]
@@ -801,7 +803,6 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     _take_hits(s, ticket, q, isl, found, isl)
     take(s, r, need)
     t.blocks = blocks
-    t.state = PULLING
     rank.dirty = 1
     if pool.counts == 1:
         rank.hits += found * pool.block
@@ -809,5 +810,11 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     t.inbound = pool.reserving
     rank.inbound += pool.reserving
     expect(s, ticket, 0)
-    begin_transfer(s, q, isl - found * pool.block, need, now)
+    prepare_transfer(s, q, isl - found * pool.block, need)
+    if s.rules[0].reserve_first == 1:
+        t.state = RESERVED
+        line_up(s, q, now)
+    else:
+        t.state = PULLING
+        post_transfer(s, q, now)
     return True

@@ -698,6 +698,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
                     raise PlanError(f"world.link.shared.{name}", f"{value}", "at least 1")
             rules.ports, rules.width = link.shared.ports, link.shared.width
         rules.layerwise = link.layerwise
+        rules.reserve_first = link.reserve_first
         rules.latency = round(link.latency * PICOS)
         rules.per_descriptor = round(link.per_descriptor * PICOS)
         rules.lease = min(round(link.lease_s * PICOS), NEVER // 4)

@@ -7,9 +7,10 @@ without room keeps the prefill side's memory (back-pressure).
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
 from splitpoint.sim.host import name_blocks
+from splitpoint.sim.link import post_transfer
 from splitpoint.sim.prefix import pin, told_by
 from splitpoint.sim.seats import LISTS, QUEUE, READY, drop, free_blocks
-from splitpoint.sim.state import FLOWED, HELD, LOADED, OUT, REMOTE, Sim
+from splitpoint.sim.state import FLOWED, HELD, LOADED, OUT, PULLING, REMOTE, RESERVED, Sim
 from splitpoint.sim.steps import touch
 from splitpoint.sim.tails import kept_in_all, pin_tails
 
@@ -25,6 +26,17 @@ def enqueue_remote(s: Sim, q: int, now: int) -> None:
     rank.waiting += 1
     rank.dirty = 1
     touch(s, rank.engine, now)
+
+
+@kernel
+def offer(s: Sim, q: int, now: int) -> None:
+    """The KV of request `q` may be pulled: at once where blocks are reserved for it."""
+    t = s.tickets[q + s.rules[0].requests]
+    if t.state == RESERVED:
+        t.state = PULLING
+        post_transfer(s, q, now)
+    else:
+        enqueue_remote(s, q, now)
 
 
 @kernel

@@ -6,7 +6,7 @@ A session's next turn arrives its think time after the turn before ended, whatev
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.blocks import held
-from splitpoint.sim.handoff import release_source
+from splitpoint.sim.handoff import enqueue_remote, release_source
 from splitpoint.sim.host import end_reload, name_blocks
 from splitpoint.sim.prefix import hits, told_by
 from splitpoint.sim.prompts import assign, dismiss
@@ -39,6 +39,7 @@ from splitpoint.sim.state import (
     RELOADED,
     RELOADING,
     REMOTE,
+    RESERVED,
     WAITING,
     Sim,
 )
@@ -79,7 +80,11 @@ def arrive(s: Sim, q: int, now: int) -> None:
     request.decode_rank = d
     _assign(s, q, q + rules.requests, d)
     s.tickets[q + rules.requests].state = COMING
-    _queue_local(s, q, q, r, now)
+    if rules.reserve_first == 1:
+        _await(s, q, q, r)
+        enqueue_remote(s, q, now)
+    else:
+        _queue_local(s, q, q, r, now)
 
 
 @kernel
@@ -92,19 +97,33 @@ def _assign(s: Sim, q: int, ticket: int, r: int) -> None:
 
 @kernel
 def _queue_local(s: Sim, q: int, ticket: int, r: int, now: int) -> None:
-    rank = s.ranks[r]
+    _await(s, q, ticket, r)
+    line_up(s, ticket, now)
+
+
+@kernel
+def line_up(s: Sim, ticket: int, now: int) -> None:
+    """A ticket joins the queue of its rank, to be computed there."""
+    t = s.tickets[ticket]
+    rank = s.ranks[t.rank]
+    t.state = WAITING
+    chain.append(s.places, LISTS * t.rank + QUEUE, ticket)
+    rank.waiting += 1
+    rank.dirty = 1
+    touch(s, rank.engine, now)
+
+
+@kernel
+def _await(s: Sim, q: int, ticket: int, r: int) -> None:
+    """A request is routed to the rank that computes it; its client begins to wait."""
     rules = s.rules[0]
     isl = s.requests[q].isl
     _assign(s, q, ticket, r)
     if PREFIX_AWARE in (rules.routing, rules.decode_routing):
         await_prefill(s, ticket, isl - cached(s, q, r))
     t = s.tickets[ticket]
-    t.state = WAITING
+    t.state = COMING
     t.target = isl
-    chain.append(s.places, LISTS * r + QUEUE, ticket)
-    rank.waiting += 1
-    rank.dirty = 1
-    touch(s, rank.engine, now)
     if rules.timeout >= 0 or rules.abort >= 0:
         clock = s.clock[0]
         s.arrived[clock.arrived] = q
@@ -171,7 +190,7 @@ def _withdraw(s: Sim, ticket: int, now: int) -> None:
     if state in (OUT, HELD, PULLING, RELOADING):
         return
     e = s.ranks[t.rank].engine
-    if state in (WAITING, REMOTE, LOADED, FLOWED, RELOADED, PARKED):
+    if state in (WAITING, REMOTE, RESERVED, LOADED, FLOWED, RELOADED, PARKED):
         touch(s, e, now)
         drop(s, ticket)
     elif state == COMING:

@@ -14,8 +14,8 @@ from splitpoint.sim.state import PICOS, Sim
 
 
 @kernel
-def begin_transfer(s: Sim, q: int, tokens: int, blocks: int, now: int) -> None:
-    """Post the transfer of `tokens` tokens in `blocks` blocks of request `q`."""
+def prepare_transfer(s: Sim, q: int, tokens: int, blocks: int) -> None:
+    """What request `q` will move: `tokens` tokens in `blocks` blocks."""
     rules = s.rules[0]
     flow = s.flow[q]
     moved = s.link_bytes[0] * tokens + s.link_bytes[1]
@@ -23,9 +23,15 @@ def begin_transfer(s: Sim, q: int, tokens: int, blocks: int, now: int) -> None:
     flow.sharers = 0
     flow.source = s.tickets[q].rank
     flow.sink = s.tickets[q + rules.requests].rank
-    pieces = int(np.ceil(s.link_bytes[3] * blocks))
+    flow.pieces = int(np.ceil(s.link_bytes[3] * blocks))
+
+
+@kernel
+def post_transfer(s: Sim, q: int, now: int) -> None:
+    """Post the transfer of request `q`."""
+    rules = s.rules[0]
     s.requests[q].transfer_start = now
-    s.flow_key[q] = now + rules.latency + pieces * rules.per_descriptor
+    s.flow_key[q] = now + rules.latency + s.flow[q].pieces * rules.per_descriptor
     s.clock[0].flows = heap.push(s.flows, s.clock[0].flows, s.flow_key, s.flow_pos, q)
 
 

@@ -8,7 +8,7 @@ preempted for a younger one; so the loop ends, or no event is left and the rest 
 from splitpoint.native.kernel import Rows, entry, kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.batch import rest_or_decode, schedule, schedule_prefills, waits_with_hits
-from splitpoint.sim.handoff import deliver, enqueue_remote, flowed, hold_source
+from splitpoint.sim.handoff import deliver, flowed, hold_source, offer
 from splitpoint.sim.life import arrive, expire_lease, finish, give_up, reloaded
 from splitpoint.sim.link import join_link, leave_link
 from splitpoint.sim.prompts import dismiss
@@ -705,6 +705,6 @@ def _hand_over(s: Sim, q: int, now: int) -> None:
     rank.dirty = 1
     t.state = HELD
     if s.rules[0].layerwise == 0:
-        enqueue_remote(s, q, now)
+        offer(s, q, now)
     elif s.tickets[q + s.rules[0].requests].state == FLOWED:
         deliver(s, q, now)

@@ -21,12 +21,13 @@ PICOS = 10**12
 # Where a ticket stands. REMOTE waits in a decode queue for blocks, PULLING has them and waits for
 # its KV, FLOWED has all KV of a layerwise pull before prefill ends, LOADED waits for a seat,
 # FRESH computes the last prompt token on the decode side, HELD is prefilled and not yet pulled,
-# COMING is routed to a decode instance and still with its prefill instance, ENDING has its last
+# COMING is routed to an instance while the other one has to do with it, RESERVED has blocks on the
+# decode side before its prefill begins, ENDING has its last
 # token (or, on a prefill instance, chunk) in the step in progress. RELOADING waits for blocks from
 # host memory, RELOADED has them and waits to be admitted. PARKED was retracted on a decode instance
 # and has its KV in host memory.
 OUT, WAITING, FILLING, DECODING, HELD, REMOTE, PULLING, FLOWED, LOADED, FRESH, COMING = range(11)
-ENDING, RELOADING, RELOADED, PARKED = range(11, 15)
+ENDING, RELOADING, RELOADED, PARKED, RESERVED = range(11, 16)
 
 # Outcomes of a request, as run.OUTCOMES numbers them.
 DONE, TIMED_OUT, ABORTED, INFEASIBLE, UNFINISHED = range(5)
@@ -256,7 +257,7 @@ TICKET = _columns(
 # which a chunk ends to keep a state, because full groups have as many of its prompt (0: none).
 # `late`: what its last chunk held and decodes do not need goes with the next step.
 TAIL = _columns("hit", "first", "last", "low", "high", "owed", "copied", "stop", "late")
-FLOW = _columns("work", "since", "sharers", "source", "sink")
+FLOW = _columns("work", "pieces", "since", "sharers", "source", "sink")
 SEGMENT = _columns(
     "key", "source", "low", "high", "refs", "pins", "parent", "children", "before", "copies"
 )
@@ -273,6 +274,7 @@ RULES = _columns(
     "closed",
     "leaps",
     "layerwise",
+    "reserve_first",
     "latency",
     "per_descriptor",
     "link_ok",

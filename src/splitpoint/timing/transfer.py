@@ -36,6 +36,7 @@ class LinkSpec(Record, frozen=True, kw_only=True):
     per block at `bandwidth` bytes/s shared fairly by the transfers of one prefill rank and of
     one decode rank, after `latency` seconds plus `per_descriptor` seconds each. `layerwise`:
     the pull overlaps prefill. `lease_s`: a prefill instance frees unpulled blocks after this.
+    `reserve_first`: the decode side has reserved its blocks before the prefill begins.
     `shared`: the ranks of a machine share its ports; None: every GPU has one of its own.
     """
 
@@ -46,6 +47,7 @@ class LinkSpec(Record, frozen=True, kw_only=True):
     per_descriptor: float = 0.0
     descriptors_per_block: float = 0.0
     layerwise: bool = False
+    reserve_first: bool = False
     lease_s: float = LEASE_S
     shared: SharedPorts | None = None
     origin: str = ""
@@ -148,6 +150,7 @@ def link(
     bandwidth: float | None = None,
     machine_ports: int | None = None,
     layerwise: bool = False,
+    reserve_first: bool = False,
     lease_s: float = LEASE_S,
 ) -> LinkSpec:
     """The path between two pools: bandwidth = min(prefill GPUs, decode GPUs) x port x share.
@@ -199,6 +202,7 @@ def link(
         per_descriptor=speed.per_descriptor / ports,
         descriptors_per_block=descriptors_per_block,
         layerwise=layerwise,
+        reserve_first=reserve_first,
         lease_s=lease_s,
         shared=shared,
         origin=f"{given}{kind}, {ports} {a_side}{told}; {speed.origin}",
