@@ -63,7 +63,7 @@ def test_worlds_of_window_groups_meet_hits_preemptions_and_tails_that_were_lost(
 
 def test_random_worlds_meet_everything_the_simulator_models() -> None:
     seen: set[str] = set()
-    for seed in range(120):
+    for seed in range(160):
         random = Random(seed)
         world, trace = worlds.case(random)
         run = compare.simulated(world, trace, seed, True)
@@ -81,6 +81,8 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
         seen |= {"mixed chunks"} if any(pool.reserve for pool in joining) else set()
         seen |= {"ahead"} if any(pool.batches_in_flight > 1 for pool in world.pools) else set()
         seen |= {"handed over"} if (r.transfer_end_s > 0).any() else set()
+        first = world.link is not None and world.link.reserve_first
+        seen |= {"reserved first"} if first and (r.transfer_end_s > 0).any() else set()
         seen |= {"held"} if run.series.held.any() else set()
         seen |= {"ranks"} if (run.instances.rank > 0).any() else set()
         piped = [pool for pool in world.pools if pool.curve.later]
@@ -99,6 +101,7 @@ def test_random_worlds_meet_everything_the_simulator_models() -> None:
             "preempted",
             "hit",
             "handed over",
+            "reserved first",
             "held",
             "ranks",
             "drafts",
