@@ -63,7 +63,7 @@ def test_worlds_of_window_groups_meet_hits_preemptions_and_tails_that_were_lost(
 
 def test_random_worlds_meet_everything_the_simulator_models() -> None:
     seen: set[str] = set()
-    for seed in range(160):
+    for seed in range(320):
         random = Random(seed)
         world, trace = worlds.case(random)
         run = compare.simulated(world, trace, seed, True)
