@@ -22,10 +22,9 @@ PICOS = 10**12
 # its KV, FLOWED has all KV of a layerwise pull before prefill ends, LOADED waits for a seat,
 # FRESH computes the last prompt token on the decode side, HELD is prefilled and not yet pulled,
 # COMING is routed to an instance while the other one has to do with it, RESERVED has blocks on the
-# decode side before its prefill begins, ENDING has its last
-# token (or, on a prefill instance, chunk) in the step in progress. RELOADING waits for blocks from
-# host memory, RELOADED has them and waits to be admitted. PARKED was retracted on a decode instance
-# and has its KV in host memory.
+# decode side before its prefill begins, ENDING has its last token (or, on a prefill instance,
+# chunk) in the step in progress. RELOADING waits for blocks from host memory, RELOADED has them and
+# waits to be admitted. PARKED was retracted on a decode instance and has its KV in host memory.
 OUT, WAITING, FILLING, DECODING, HELD, REMOTE, PULLING, FLOWED, LOADED, FRESH, COMING = range(11)
 ENDING, RELOADING, RELOADED, PARKED, RESERVED = range(11, 16)
 
