@@ -20,11 +20,12 @@ import numpy as np
 
 from benchmarks.accuracy import written
 from splitpoint import metrics
-from splitpoint.inputs.deployment import Role, Routing, Topology
+from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.files import write_atomic
 from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.routing import Role, Routing
 from splitpoint.inputs.trace import Trace, scale_rate, with_starts
 from splitpoint.inputs.traces.synth import preset
 from splitpoint.pricing.blocks import layout
@@ -36,7 +37,7 @@ from splitpoint.run import Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.bake import step_curve
 from splitpoint.timing.curve import PICO, StepCurve
-from splitpoint.timing.transfer import LinkSpec, SharedPorts
+from splitpoint.timing.path import LinkSpec, SharedPorts
 
 if TYPE_CHECKING:
     import altair as alt

@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from benchmarks.split_recipes import Recipe, Served, recipe
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine, EngineName, KvDtype
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Dtype, Model
+from splitpoint.inputs.routing import Role, Routing
 from splitpoint.record import Record
 from splitpoint.timing.drafts import PRINTED
 

@@ -28,12 +28,12 @@ from msgspec.structs import replace
 from benchmarks.worlds import INSTANCES, world
 from splitpoint import metrics
 from splitpoint.inputs import traces
-from splitpoint.inputs.deployment import Routing
+from splitpoint.inputs.routing import Routing
 from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.inputs.traces.synth import preset
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import World, simulate
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 
 RATE = 20.0
 NO_BYTE_CODE = "PYTHONDONTWRITEBYTECODE"

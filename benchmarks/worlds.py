@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from splitpoint.inputs.deployment import Routing
-from splitpoint.pricing.blocks import Group
+from splitpoint.inputs.routing import Routing
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import PoolSpec, World
 from splitpoint.timing.curve import StepCurve
 

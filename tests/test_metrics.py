@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from splitpoint import metrics
 from splitpoint.errors import PlanError
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.run import DONE, OUTCOMES, Instances, Requests, Run, Series
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.1, percentile=90)

@@ -23,9 +23,9 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pytest
 
-from splitpoint.inputs.deployment import Tree
+from splitpoint.inputs.routing import Tree
 from splitpoint.inputs.trace import Trace
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve
 

@@ -16,7 +16,8 @@ from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.plan import Plan
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.recipes import bundle
 from splitpoint.recipes.serving import serving
 from splitpoint.run import read

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from splitpoint.inputs.plan import Plan
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.verdict.answer import Answer, answer
 
 TRACES = Path(__file__).parent.parent.parent / "shared" / "traces"

@@ -12,8 +12,9 @@ import pytest
 from tests.published.test_kv_printed import H100, HYBRIDS, INCOMPLETE, POOLS
 from tests.published.test_qwen38_gb300 import RUNS
 
-from splitpoint.pricing.blocks import Group, KvLayout, blocks_per_request
+from splitpoint.pricing.blocks import blocks_per_request
 from splitpoint.pricing.concurrency import max_concurrency, num_blocks
+from splitpoint.pricing.layout import Group, KvLayout
 
 TRUTH = Path(__file__).parents[2] / "shared" / "truth"
 pytestmark = pytest.mark.skipif(not TRUTH.is_dir(), reason="../shared is absent")

@@ -17,7 +17,7 @@ from splitpoint import metrics
 from splitpoint.inputs import facts
 from splitpoint.inputs.trace import unshared
 from splitpoint.live.fit import CurveShape, fitted_curve
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve

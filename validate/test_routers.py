@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 from splitpoint.inputs.trace import Trace
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 
 PYTHON = os.environ.get("DYNAMO_PYTHON", "")
 BLOCK, SEATS, BUDGET = 16, 64, 2048

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from splitpoint.inputs.trace import Trace
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import StepCurve
 

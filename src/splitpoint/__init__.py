@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from splitpoint.inputs.huggingface import load_model
     from splitpoint.inputs.model import Model
     from splitpoint.inputs.plan import Plan, read_plan
+    from splitpoint.inputs.slo import Slo
     from splitpoint.inputs.trace import Trace
     from splitpoint.inputs.traces import read as read_trace
-    from splitpoint.inputs.workload import Slo, Workload
+    from splitpoint.inputs.workload import Workload
     from splitpoint.pricing.audit import audit_files
     from splitpoint.pricing.price import Price, price
     from splitpoint.run import Run

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.record import Record
 from splitpoint.run import DONE, LOST, Run
 

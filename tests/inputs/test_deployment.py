@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology, problems
+from splitpoint.inputs.deployment import Deployment, Pool, Topology, problems
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import catalogue, load_model
 from splitpoint.inputs.model import (
@@ -19,6 +19,7 @@ from splitpoint.inputs.model import (
     Mlp,
     Model,
 )
+from splitpoint.inputs.routing import Role
 
 LATENT = Latent(heads=128, kv_rank=512, nope_dim=128, rope_dim=64, value_dim=128)
 ATTENTION = Attention(heads=32, kv_heads=4, head_dim=128, value_dim=128)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.trace import Trace, unshared
 from splitpoint.live.fit import CurveShape, fitted_curve
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.run import OUTCOMES, Run
 from splitpoint.sim import PoolSpec, World, simulate
 from splitpoint.timing.curve import PICO, StepCurve

@@ -17,9 +17,10 @@ from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.plan import Plan, Search, read_deployment
+from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.workload import Workload
 from splitpoint.live import load, program
 from splitpoint.recipes import bundle
 from splitpoint.recipes.serving import Serving, serving

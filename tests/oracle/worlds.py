@@ -7,13 +7,13 @@ from typing import get_args
 import numpy as np
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Role, Routing, Scores, Tree
+from splitpoint.inputs.routing import Role, Routing, Scores, Tree
 from splitpoint.inputs.trace import Trace
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import PoolSpec, World
 from splitpoint.sim.world import RankChoice, Reserve
 from splitpoint.timing.curve import StepCurve, Together
-from splitpoint.timing.transfer import LinkSpec, SharedPorts
+from splitpoint.timing.path import LinkSpec, SharedPorts
 
 ROUTINGS: tuple[Routing, ...] = get_args(Routing)
 RANKS: tuple[RankChoice, ...] = get_args(RankChoice)

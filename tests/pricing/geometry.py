@@ -16,8 +16,9 @@ from splitpoint.inputs.model import (
     Mlp,
     Model,
 )
-from splitpoint.pricing.blocks import KvLayout, layout
+from splitpoint.pricing.blocks import layout
 from splitpoint.pricing.engines import resolved
+from splitpoint.pricing.layout import KvLayout
 
 
 def attention(kv_heads: int, dim: int, *, window: int = 0, chunk: int = 0) -> Attention:

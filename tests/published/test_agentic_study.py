@@ -20,7 +20,7 @@ from benchmarks.agentic_study import (
 )
 
 from splitpoint import metrics
-from splitpoint.inputs.deployment import Routing
+from splitpoint.inputs.routing import Routing
 from splitpoint.timing.curve import PICO
 
 _, FOUR, SIX = SHAPES

@@ -15,10 +15,11 @@ from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import GIB
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Layer, Model
-from splitpoint.pricing.blocks import KvLayout, blocks_per_request, layout
+from splitpoint.pricing.blocks import blocks_per_request, layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency
 from splitpoint.pricing.engines import capture_sizes, decode_sizes, resolved
 from splitpoint.pricing.ladder import ladder
+from splitpoint.pricing.layout import KvLayout
 from tests.pricing.geometry import attention, gib, gpu
 from tests.published.test_qwen38_gb300 import MODEL, RUNS, engine_of
 

@@ -10,11 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.plan import EnginePlan
+from splitpoint.inputs.routing import Role, Routing
 from splitpoint.pricing.engines import resolved
 from splitpoint.recipes import bundle, scripts, sglang
 from splitpoint.recipes.placement import place

@@ -2,11 +2,13 @@
 
 import numpy as np
 
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Flops, Gpu, Link
 from splitpoint.inputs.plan import Plan
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.routing import Role, Routing
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.run import Instances, Requests, Run, Series
 from splitpoint.verdict.answer import (
     SCHEMA_VERSION,

@@ -12,7 +12,8 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.plan import EnginePlan, Plan, Search
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.search.instance import holding, instance
 from splitpoint.search.isolated import (
     DraftsPay,

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.inputs.deployment import Topology
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.search.loads import Load
 from splitpoint.search.match import PER_ARM, Matched, matched
 from splitpoint.search.phases import decode_pace, prefill_rate

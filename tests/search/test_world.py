@@ -3,20 +3,12 @@
 import pytest
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import (
-    Deployment,
-    Pool,
-    Role,
-    Routing,
-    Scores,
-    Topology,
-    Traffic,
-    Tree,
-)
+from splitpoint.inputs.deployment import Deployment, Pool, Topology, Traffic
 from splitpoint.inputs.engine import Engine, EngineName
 from splitpoint.inputs.facts import gpu
 from splitpoint.inputs.gpu import GIB
 from splitpoint.inputs.huggingface import load_model
+from splitpoint.inputs.routing import Role, Routing, Scores, Tree
 from splitpoint.inputs.workload import Workload
 from splitpoint.search.world import candidate, candidate_of, path, pools, rank_choice, world
 from splitpoint.sim.world import Reserve

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from splitpoint.inputs.trace import Trace
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import PoolSpec, World
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 
 MS = 10**9
 FULL = Group(kind="full", layers=1)

@@ -5,7 +5,7 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.inputs.trace import Trace
-from splitpoint.pricing.blocks import Group
+from splitpoint.pricing.layout import Group
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import simulate
 from splitpoint.sim.world import Reserve

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Scores, Tree
+from splitpoint.inputs.routing import Scores, Tree
 from splitpoint.inputs.trace import Trace
 from splitpoint.sim import simulate
 from splitpoint.sim.world import RankChoice

@@ -6,7 +6,7 @@ import pytest
 
 from splitpoint.run import OUTCOMES
 from splitpoint.sim import simulate
-from splitpoint.timing.transfer import SharedPorts
+from splitpoint.timing.path import SharedPorts
 from tests.sim.small import FULL, Row, split, trace
 
 DONE, TIMED_OUT, INFEASIBLE = (OUTCOMES.index(o) for o in ("done", "timed_out", "infeasible"))

@@ -7,8 +7,8 @@ import pytest
 
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
-from splitpoint.pricing.blocks import Group
 from splitpoint.pricing.engines import rules
+from splitpoint.pricing.layout import Group
 from splitpoint.sim import simulate
 from tests.sim.small import FULL, Row, mixed, trace
 

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.gpu import Link
-from splitpoint.timing.transfer import NETWORKS, SharedPorts, link, pieces, transfer_seconds
+from splitpoint.timing.path import SharedPorts
+from splitpoint.timing.transfer import NETWORKS, link, pieces, transfer_seconds
 from tests.timing.worlds import GPU
 
 ONE = Topology()

@@ -2,9 +2,10 @@
 
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Pool, Routing, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Topology
 from splitpoint.inputs.engine import Engine
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.routing import Routing
+from splitpoint.inputs.slo import Slo
 from splitpoint.verdict.answer import Point, Quantiles, Stack
 
 SLO = Slo(ttft_s=2.0, tpot_s=0.05, percentile=90)

@@ -8,7 +8,8 @@ import pytest
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.plan import EnginePlan, Plan, Search
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.run import Run
 from splitpoint.verdict.answer import Answer, answer, schema
 

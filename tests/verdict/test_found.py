@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from splitpoint.inputs.plan import Plan, Search
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.search.match import matched
 from splitpoint.search.space import space
 from splitpoint.search.sweep import sweep

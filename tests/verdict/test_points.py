@@ -3,7 +3,7 @@
 import numpy as np
 
 from splitpoint.inputs.deployment import Traffic
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.metrics import ttft, ttft_parts
 from splitpoint.search.world import candidate_of, world
 from splitpoint.sim import simulate

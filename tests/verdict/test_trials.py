@@ -5,9 +5,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Role, Topology
+from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.plan import EnginePlan, Plan, Search
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.routing import Role
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import Workload
 from splitpoint.search.world import candidate_of
 from splitpoint.verdict.case import Case, case_of, trial_of
 from splitpoint.verdict.trials import Field, fewer, neighbours, shrunk

@@ -1,7 +1,7 @@
 """Where a model runs: topology of an instance, pools of equal instances, and their routing."""
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta
 
@@ -20,31 +20,14 @@ from splitpoint.inputs.model import (
     Model,
     WeightDtypes,
 )
+from splitpoint.inputs.routing import MAX_SECONDS, MAX_TOKENS, Role, Routing, Scores, Tree
 from splitpoint.record import Record
-
-Role = Literal["mixed", "prefill", "decode"]
-Routing = Literal[
-    "random",
-    "round_robin",
-    "least_requests",
-    "least_kv",
-    "power_of_two",
-    "session",
-    "prefix_aware",
-    "prefix_approx",
-    "linear",
-]
 
 # Assumed: past any cluster that serves one model.
 MAX_GPUS = 2**16
 MAX_DEGREE = 2**12
 
-MAX_LEASE_S = 1e6
-MAX_TOKENS = 2**31 - 1
-MAX_WEIGHT = 1e6
-
 GpuCount = Annotated[int, Meta(ge=1, le=MAX_GPUS)]
-Weight = Annotated[float, Meta(ge=0, le=MAX_WEIGHT)]
 Degree = Annotated[int, Meta(ge=1, le=MAX_DEGREE)]
 
 
@@ -113,37 +96,6 @@ class Pool(Record, frozen=True, kw_only=True):
         return f"{self.replicas}x{self.topology}{drafts}"
 
 
-class Scores(Record, frozen=True, kw_only=True):
-    """Weights of the `linear` router: the scorers of llm-d's endpoint picker.
-
-    Published defaults (Gateway API Inference Extension's default EndpointPickerConfig, 2025-26):
-    prefix cache 3, queue 2, KV utilisation 2; Red Hat's llm-d 3.4 documents 3 and 2.
-    """
-
-    cache_weight: Weight = 3.0
-    load_weight: Weight = 2.0
-
-
-class Tree(Record, frozen=True, kw_only=True):
-    """Settings of the `prefix_approx` router: what vllm-router and SGLang's router call
-    `cache_aware`, with their published defaults (command line of both, 2025-26).
-
-    `cache_threshold`: share of a prompt that must match. `balance_abs`, `balance_rel`: in-flight
-    requests apart, and times as many, from which load alone decides. `tokens`: the most that the
-    tree remembers; their `max_tree_size` of 2^26 characters, at 4 a token (assumed). `lost_s`: when
-    the router restarts and knows no prompt any more; None: never. `holder`: which of the workers
-    that were sent a start takes it: the first that was (sglang-router 0.3.2), or the one with the
-    fewest requests (vllm-router 0.1.17); both were run beside ours. None: as the engine's own.
-    """
-
-    cache_threshold: Annotated[float, Meta(ge=0, le=1)] = 0.3
-    balance_abs: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 64
-    balance_rel: Annotated[float, Meta(ge=0, le=MAX_WEIGHT)] = 1.5
-    tokens: Annotated[int, Meta(ge=0, le=2**40)] = 2**24
-    lost_s: Annotated[float, Meta(ge=0, le=MAX_LEASE_S)] | None = None
-    holder: Literal["first", "lightest"] | None = None
-
-
 class Traffic(Record, frozen=True, kw_only=True):
     """How requests find an instance and pass from prefill to decode, where that is not the usual
     way of the routers, the GPUs and the engine.
@@ -158,7 +110,7 @@ class Traffic(Record, frozen=True, kw_only=True):
     transfer_bandwidth: LinkBandwidth | None = None
     transfer_ports: GpuCount | None = None
     layerwise: bool = False
-    lease_s: Annotated[float, Meta(ge=0, le=MAX_LEASE_S)] | None = None
+    lease_s: Annotated[float, Meta(ge=0, le=MAX_SECONDS)] | None = None
     direct_below: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] = 0
     scores: Scores = Scores()
     tree: Tree = Tree()

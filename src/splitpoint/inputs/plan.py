@@ -13,16 +13,7 @@ from msgspec import Meta
 
 from splitpoint.inputs import facts, files
 from splitpoint.inputs.checks import Problem, Rule
-from splitpoint.inputs.deployment import (
-    Degree,
-    Deployment,
-    GpuCount,
-    Pool,
-    Role,
-    Routing,
-    Topology,
-    Traffic,
-)
+from splitpoint.inputs.deployment import Degree, Deployment, GpuCount, Pool, Topology, Traffic
 from splitpoint.inputs.engine import (
     Acceptance,
     BatchedTokens,
@@ -47,7 +38,9 @@ from splitpoint.inputs.engine import (
     fill_usual,
 )
 from splitpoint.inputs.gpu import Gpu, LinkBandwidth
-from splitpoint.inputs.workload import MAX_SWEEP, RequestCount, Slo, Workload
+from splitpoint.inputs.routing import Role, Routing
+from splitpoint.inputs.slo import Slo
+from splitpoint.inputs.workload import MAX_SWEEP, RequestCount, Workload
 from splitpoint.record import Record
 
 ModelName = Annotated[

@@ -98,11 +98,3 @@ class Workload(Record, frozen=True, kw_only=True):
             hint = "drop scale, or keep the source's own times"
             faults.append(Problem("scale", "has no effect beside rate or concurrency", hint))
         return faults
-
-
-class Slo(Record, frozen=True, kw_only=True):
-    """The service level: `percentile` of requests must see TTFT and TPOT within these seconds."""
-
-    ttft_s: Annotated[float, Meta(gt=0)]
-    tpot_s: Annotated[float, Meta(gt=0)]
-    percentile: Annotated[float, Meta(gt=0, lt=100)] = 90.0

@@ -20,11 +20,12 @@ from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.huggingface import load_model
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.startup import FigureName, Seen, Settings, StartupLog, parse
-from splitpoint.pricing.blocks import KvLayout, layout
+from splitpoint.pricing.blocks import layout
 from splitpoint.pricing.concurrency import kv_tokens_reported, max_concurrency, num_blocks
 from splitpoint.pricing.engines import resolved, rules
 from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import ladder
+from splitpoint.pricing.layout import KvLayout
 from splitpoint.record import Record
 
 TOLERANCE = 0.02  # a rung that differs by more is marked

@@ -5,7 +5,7 @@ compressed layer keeps four). Sharding happens here: key-value heads and state h
 latent vectors never do.
 """
 
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from splitpoint.errors import PlanError
 from splitpoint.inputs.deployment import Topology
@@ -21,10 +21,9 @@ from splitpoint.inputs.model import (
     LinearState,
     Model,
 )
+from splitpoint.pricing.layout import GroupKind
 from splitpoint.record import Record
 from splitpoint.units import ceil_div
-
-GroupKind = Literal["full", "window", "chunk", "state"]
 
 ELEMENT_BITS: dict[Dtype, int] = {
     "fp32": 32,

@@ -12,10 +12,11 @@ from splitpoint.inputs.deployment import Topology, problems
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Dtype, Model
-from splitpoint.pricing.blocks import KvLayout, blocks_per_request, group_blocks, layout
+from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout
 from splitpoint.pricing.caches import kv_dtype_of
 from splitpoint.pricing.engines import resolved, rules
 from splitpoint.pricing.ladder import ladder
+from splitpoint.pricing.layout import KvLayout
 from splitpoint.record import Record
 from splitpoint.units import ceil_div
 

@@ -6,7 +6,7 @@ their last state only; what padding fills is not sent.
 
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.model import Attention, Model
-from splitpoint.pricing.blocks import Group, KvLayout
+from splitpoint.pricing.layout import Group, KvLayout
 from splitpoint.record import Record
 from splitpoint.units import ceil_div
 

@@ -18,7 +18,7 @@ from splitpoint.inputs.drafter import with_drafter
 from splitpoint.inputs.engine import DraftMethod, Engine, EngineName, KvDtype
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Attention, Compressed, Latent, Model
-from splitpoint.pricing.blocks import GroupKind, KvLayout, blocks_per_request, group_blocks, layout
+from splitpoint.pricing.blocks import blocks_per_request, group_blocks, layout
 from splitpoint.pricing.caches import kv_dtype_of
 from splitpoint.pricing.concurrency import (
     Cost,
@@ -32,6 +32,7 @@ from splitpoint.pricing.concurrency import (
 from splitpoint.pricing.engines import resolved
 from splitpoint.pricing.handoff import refusal
 from splitpoint.pricing.ladder import SET_BY_USER, Ladder, Origin, RungName, ladder
+from splitpoint.pricing.layout import GroupKind, KvLayout
 from splitpoint.record import Record
 from splitpoint.units import gib, parse_size
 

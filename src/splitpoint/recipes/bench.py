@@ -3,8 +3,9 @@
 Written for vLLM 0.32 (vllm/benchmarks/serve.py, read 2026-11).
 """
 
+from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.traces.requests import default_requests
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.workload import Workload
 
 
 def shape(workload: Workload) -> tuple[str, ...]:

@@ -5,7 +5,8 @@ straddles two halves of a node. An instance larger than a node takes whole nodes
 one node where it fits, else every node the same number of GPUs.
 """
 
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Topology
+from splitpoint.inputs.deployment import Deployment, Pool, Topology
+from splitpoint.inputs.routing import Role
 from splitpoint.record import Record
 
 HTTP_PORT = 8100

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 from splitpoint import units
 from splitpoint.errors import PlanError, printable
-from splitpoint.inputs.deployment import Deployment, Routing, Traffic
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.deployment import Deployment, Traffic
+from splitpoint.inputs.routing import Routing
+from splitpoint.inputs.slo import Slo
 from splitpoint.recipes import bench
 from splitpoint.recipes.placement import Instance
 from splitpoint.recipes.scripts import POLICIES

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 
 from splitpoint.errors import printable
-from splitpoint.inputs.deployment import Routing
 from splitpoint.inputs.engine import KvDtype
+from splitpoint.inputs.routing import Routing
 from splitpoint.recipes.placement import Instance, Share
 from splitpoint.recipes.serving import Serving
 from splitpoint.verdict.answer import holding_name

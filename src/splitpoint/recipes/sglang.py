@@ -8,10 +8,11 @@ also where it chose for the engine (`pricing.engines.sglang.limited`).
 from collections.abc import Sequence
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Pool, Routing
+from splitpoint.inputs.deployment import Pool
 from splitpoint.inputs.engine import Engine, KvDtype
 from splitpoint.inputs.gpu import GIB
 from splitpoint.inputs.plan import EnginePlan
+from splitpoint.inputs.routing import Routing
 from splitpoint.pricing.engines.rules import Version, version_of
 from splitpoint.pricing.engines.sglang import limited
 from splitpoint.recipes import scripts

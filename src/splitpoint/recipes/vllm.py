@@ -9,8 +9,9 @@ import json
 from collections.abc import Sequence
 
 from splitpoint.errors import PlanError
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing
+from splitpoint.inputs.deployment import Deployment, Pool
 from splitpoint.inputs.engine import Engine, KvDtype
+from splitpoint.inputs.routing import Role, Routing
 from splitpoint.recipes import scripts
 from splitpoint.recipes.placement import Instance, Share
 from splitpoint.recipes.readme import Told

@@ -9,10 +9,11 @@ from splitpoint.inputs.deployment import Topology
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
-from splitpoint.pricing.blocks import KvLayout, blocks_per_request, layout
+from splitpoint.pricing.blocks import blocks_per_request, layout
 from splitpoint.pricing.concurrency import num_blocks
 from splitpoint.pricing.engines import resolved
 from splitpoint.pricing.ladder import Ladder, ladder
+from splitpoint.pricing.layout import KvLayout
 from splitpoint.record import Record
 from splitpoint.timing.bake import step_curve
 from splitpoint.timing.curve import StepCurve

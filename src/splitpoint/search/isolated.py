@@ -39,7 +39,7 @@ from splitpoint.search.world import candidate_of, world
 from splitpoint.sim.world import World
 from splitpoint.timing import drafts as drafting
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 from splitpoint.units import ceil_div
 
 Phase = Literal["prefill", "decode"]

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from msgspec.structs import replace
 
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.search.instance import Instance

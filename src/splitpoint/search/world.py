@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from splitpoint.inputs.deployment import Deployment, Pool, Role, Routing, Traffic, Tree
+from splitpoint.inputs.deployment import Deployment, Pool, Traffic
 from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.engine import Engine
 from splitpoint.inputs.gpu import GIB, Gpu
 from splitpoint.inputs.model import Model
+from splitpoint.inputs.routing import Role, Routing, Tree
 from splitpoint.inputs.workload import Workload
 from splitpoint.pricing.engines import rules
 from splitpoint.pricing.engines.rules import Version, version_of
@@ -17,7 +18,8 @@ from splitpoint.record import Record
 from splitpoint.search.instance import Instance, holding, instance
 from splitpoint.sim.world import PoolSpec, RankChoice, Reserve, World
 from splitpoint.timing.host import host_speed
-from splitpoint.timing.transfer import LEASE_S, LinkSpec, link, pieces
+from splitpoint.timing.path import LEASE_S, LinkSpec
+from splitpoint.timing.transfer import link, pieces
 
 USUAL = Traffic()
 

@@ -38,7 +38,7 @@ from splitpoint.sim.state import (
 )
 from splitpoint.sim.world import PoolSpec, Reserve, World
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
 # Rows of the series; about 1 MB, more than any figure shows.

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-from splitpoint.inputs.deployment import Role, Routing, Scores, Tree
-from splitpoint.pricing.blocks import Group
+from splitpoint.inputs.routing import Role, Routing, Scores, Tree
+from splitpoint.pricing.layout import Group
 from splitpoint.record import Record
 from splitpoint.timing.curve import StepCurve
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 
 
 class Reserve(Record, frozen=True, kw_only=True):

@@ -6,8 +6,9 @@ from typing import Literal
 
 import msgspec
 
-from splitpoint.inputs.deployment import Deployment, Pool, Routing
+from splitpoint.inputs.deployment import Deployment, Pool
 from splitpoint.inputs.plan import Plan
+from splitpoint.inputs.routing import Routing
 from splitpoint.record import Record
 from splitpoint.run import Run
 

@@ -17,7 +17,7 @@ from splitpoint.timing import collectives, drafts
 from splitpoint.timing.bake import SENT, shown, step_exchanges, step_parts
 from splitpoint.timing.efficiency import inherited, peak, seconds, surface
 from splitpoint.timing.operators import Batch, Kind, Operator, step_operators
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 from splitpoint.verdict.answer import Figure, Origin
 from splitpoint.verdict.conditions import decode_batch, prefill_batch
 from splitpoint.verdict.turnover import Turnover

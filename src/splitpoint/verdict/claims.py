@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.units import bandwidth, percent
 from splitpoint.verdict.answer import Claim, Point
 from splitpoint.verdict.compare import Judgement, judged

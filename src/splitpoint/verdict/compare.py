@@ -8,8 +8,8 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from splitpoint.inputs.deployment import Routing
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.routing import Routing
+from splitpoint.inputs.slo import Slo
 from splitpoint.metrics import THROUGHPUT_NOISE
 from splitpoint.record import Record
 from splitpoint.units import gpus, percent

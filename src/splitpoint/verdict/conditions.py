@@ -10,7 +10,7 @@ import numpy as np
 from splitpoint import metrics
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.instance import Instance

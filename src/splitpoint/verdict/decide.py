@@ -15,8 +15,8 @@ from splitpoint import metrics, units
 from splitpoint.errors import PlanError
 from splitpoint.inputs.drafter import method_of
 from splitpoint.inputs.plan import Plan
+from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.trace import describe
-from splitpoint.inputs.workload import Slo
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.frontier import frontier
@@ -24,7 +24,7 @@ from splitpoint.search.loads import Load, too_long, too_slow
 from splitpoint.search.space import Space, engines, space
 from splitpoint.search.sweep import Job, sweep
 from splitpoint.search.world import Candidate, path
-from splitpoint.timing.transfer import LinkSpec
+from splitpoint.timing.path import LinkSpec
 from splitpoint.verdict.answer import (
     SCHEMA_VERSION,
     Answer,

@@ -3,7 +3,7 @@
 import numpy as np
 
 from splitpoint import metrics
-from splitpoint.inputs.workload import Slo
+from splitpoint.inputs.slo import Slo
 from splitpoint.run import Run
 from splitpoint.search.world import Candidate
 from splitpoint.units import seconds

@@ -14,9 +14,9 @@ from splitpoint.inputs.facts import gpu as gpu_by_name
 from splitpoint.inputs.gpu import Gpu
 from splitpoint.inputs.model import Model
 from splitpoint.inputs.plan import DeploymentPlan, Plan, Search
+from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
-from splitpoint.inputs.workload import Slo
 from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.run import OUTCOMES, Run

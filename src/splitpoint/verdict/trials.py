@@ -11,7 +11,7 @@ from math import ceil, floor, gcd
 from msgspec.structs import replace
 
 from splitpoint import units
-from splitpoint.inputs.deployment import Role, Routing
+from splitpoint.inputs.routing import Role, Routing
 from splitpoint.pricing.engines import resolved
 from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record

@@ -15,9 +15,10 @@ from typing import Literal, get_args
 import numpy as np
 from msgspec.structs import replace
 
+from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.trace import Trace, dense, first, scale_rate
 from splitpoint.inputs.traces.requests import trace_of
-from splitpoint.inputs.workload import Slo, Workload
+from splitpoint.inputs.workload import Workload
 from splitpoint.record import Record
 from splitpoint.run import Run
 from splitpoint.search.loads import Load
