@@ -270,7 +270,7 @@ setting = world("round_robin", blocks=20_000)
 ten = poisson(10_000, RATE)
 short = best(lambda: simulate(setting, ten))
 million = poisson(1_000_000, RATE)
-seconds = best(lambda: simulate(setting, million), runs=1)
+seconds = best(lambda: simulate(setting, million))
 print(seconds, seconds / short, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2)
 """
 

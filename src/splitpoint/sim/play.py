@@ -58,14 +58,18 @@ def _columns(rows: Rows, counts: tuple[str, ...], times: tuple[str, ...]) -> dic
     for at in range(0, len(rows), ROWS_AT_ONCE):
         part = fields[at : at + ROWS_AT_ONCE]
         for name, column in columns.items():
-            values = part[:, names.index(name)]
-            column[at : at + ROWS_AT_ONCE] = _seconds(values) if name in times else values
+            values, here = part[:, names.index(name)], column[at : at + ROWS_AT_ONCE]
+            if name in times:
+                _seconds(values, here)
+            else:
+                here[:] = values
     return columns
 
 
-def _seconds(picos: Longs) -> Floats:
-    seconds: Floats = picos / PICOS
-    seconds[picos < 0] = np.nan
+def _seconds(picos: Longs, out: Floats | None = None) -> Floats:
+    """The moments in seconds, NaN where there is none; in `out` where that is given."""
+    seconds: Floats = np.divide(picos, PICOS, out=out)
+    np.copyto(seconds, np.nan, where=picos < 0)
     return seconds
 
 
@@ -74,7 +78,7 @@ def _ints(column: Longs) -> Ints:
 
 
 def _requests(s: Sim, trace: Trace, world: World) -> Requests:
-    counts = ("isl", "osl", "hits", "reloaded", "preemptions")
+    counts = ("hits", "reloaded", "preemptions")
     places = ("prefill_rank", "decode_rank", "outcome")
     times = ("prefill_start", "prefill_end", "transfer_start", "transfer_end", "first_token", "end")
     rows = _columns(s.requests, (*counts, *places), times)
@@ -82,8 +86,8 @@ def _requests(s: Sim, trace: Trace, world: World) -> Requests:
     arrive = np.array(s.requests.arrive)
     sent = np.where(arrive < 0, arrive, arrive - front(world, trace))
     return Requests(
-        isl=rows["isl"],
-        osl=rows["osl"],
+        isl=trace.isl.astype(np.int32),
+        osl=trace.osl.astype(np.int32),
         session=trace.session.astype(np.int32),
         turn=trace.turn.astype(np.int32),
         arrive_s=_seconds(sent),
