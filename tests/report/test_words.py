@@ -54,6 +54,14 @@ def test_each_unit_prints_its_own_way(value: float, unit: str, told: str) -> Non
     assert words.amount(value, unit) == told
 
 
+@pytest.mark.parametrize(
+    ("value", "told"), [(138.51, "139"), (138.49, "138"), (1234.5, "1,234"), (7.26, "7.3")]
+)
+def test_the_pace_of_a_user_is_rounded_once(value: float, told: str) -> None:
+    assert words.pace(value) == told
+    assert value < 100 or f"{value:,.0f}" == told
+
+
 def test_hostile_words_lose_what_a_terminal_would_obey() -> None:
     told = words.plain(sample.HOSTILE)
     assert "\x1b" not in told and "\n" not in told and "\u202e" not in told

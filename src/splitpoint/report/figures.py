@@ -179,7 +179,7 @@ def _point_row(point: Point, chosen: str | None) -> dict[str, Any]:
         "GPUs": point.gpus,
         "total_tok/s/GPU": words.count(point.total_tok_s_gpu),
         "output_tok/s/GPU": words.count(point.output_tok_s_gpu),
-        "tok/s/user": words.three(round(point.interactivity, 1)),
+        "tok/s/user": words.pace(point.interactivity),
         "TTFT": words.seconds(point.ttft.at_slo),
         "TPOT": words.seconds(point.tpot.at_slo),
         "within_SLO": words.percent(point.attainment),
@@ -439,7 +439,7 @@ def _phase_rows(points: Sequence[PhasePoint]) -> list[dict[str, Any]]:
             "rate": p.tok_s_gpu,
             "tok/s/GPU": words.count(p.tok_s_gpu),
             "TTFT p50": words.seconds(p.ttft_s) if p.ttft_s is not None else words.UNKNOWN,
-            "tok/s/user": words.three(round(p.tok_s_user, 1)) if p.tok_s_user else words.UNKNOWN,
+            "tok/s/user": words.pace(p.tok_s_user) if p.tok_s_user else words.UNKNOWN,
             "requests held": words.count(p.held),
         }
         for p in points

@@ -243,7 +243,7 @@ def _columns(phase: Phase) -> tuple[str, ...]:
 
 
 def _row(point: PhasePoint) -> list[str]:
-    pace = words.UNKNOWN if point.tok_s_user is None else words.three(round(point.tok_s_user, 1))
+    pace = words.UNKNOWN if point.tok_s_user is None else words.pace(point.tok_s_user)
     return [
         text(_name(point)),
         str(point.gpus),

@@ -290,7 +290,7 @@ def _point_row(answer: Answer, point: Point) -> list[str]:
         str(point.gpus),
         words.count(point.total_tok_s_gpu),
         words.count(point.output_tok_s_gpu),
-        words.three(round(point.interactivity, 1)),
+        words.pace(point.interactivity),
         words.seconds(point.ttft.at_slo),
         words.seconds(point.tpot.at_slo),
         words.percent(point.attainment),

@@ -99,6 +99,12 @@ def three(value: float) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
+def pace(value: float) -> str:
+    """Tokens per second of a user: whole ones from a hundred on, as headlines have them."""
+    # Not rounded twice: 138.51 is 139.
+    return three(round(value, 1) if value < 100 else value)
+
+
 def seconds(value: float) -> str:
     """A time, or a dash where there is none; what rounding left below a nanosecond is nothing."""
     if not math.isfinite(value):
