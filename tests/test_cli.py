@@ -265,6 +265,50 @@ def test_simulate_takes_a_gpu_for_each_pool(splitpoint: Any, tmp_path: Path) -> 
     assert gaps[0] == pytest.approx(gaps[1]) and gaps[2] > 1.02 * gaps[0]
 
 
+def test_a_trace_is_found_beside_the_file_that_names_it(
+    splitpoint: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "plans"
+    folder.mkdir()
+    row = {"timestamp": 0, "input_length": 100, "output_length": 4}
+    (folder / "trace.jsonl").write_text(json.dumps(row) + "\n")
+    plan = (
+        'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\ngpus = 1\n'
+        '[workload]\ntrace = "trace.jsonl"\n[slo]\nttft_s = 5.0\ntpot_s = 0.05\n'
+    )
+    (folder / "plan.toml").write_text(plan)
+    deployment = plan.replace("gpus = 1\n", "") + "[[pools]]\n"
+    (folder / "deployment.toml").write_text(deployment)
+    monkeypatch.chdir(tmp_path)
+    for command, file in (
+        ("simulate", "plans/deployment.toml"),
+        ("simulate", "plans/plan.toml"),
+        ("phases", "plans/plan.toml"),
+        ("plan", "plans/plan.toml"),
+    ):
+        more = ("--out", "answer") if command == "plan" else ()
+        said = splitpoint(command, file, *more, "--json")
+        assert said.code == 0, (command, said.err)
+
+
+def test_simulate_refuses_what_it_cannot_do_in_one_line(splitpoint: Any, tmp_path: Path) -> None:
+    file, trace = tmp_path / "deployment.toml", tmp_path / "trace.jsonl"
+    row = {"timestamp": 0, "input_length": 100, "output_length": 4, "hash_ids": [1]}
+    trace.write_text(json.dumps(row) + "\n")
+    file.write_text('model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\n')
+    asked = ("simulate", file, "--trace", trace)
+    for more, code, words in (
+        (("--seed", "-1"), 2, "--seed"),
+        # Before anything is read or simulated.
+        (("--trace", "none.jsonl", "--out", "run.csv"), 2, "run.csv: is not a run file name"),
+        (("--set", "kv_pool_gib=1e300"), 2, "kv_pool_gib: "),
+        (("--set", "kv_pool_gib=1e6", "--set", "pools.0.replicas=1000"), 1, "not enough memory"),
+    ):
+        said = splitpoint(*asked, *more)
+        assert said.code == code, said.err
+        assert words in said.err and said.err.count("\n") == 1
+
+
 def test_simulate_tells_what_host_memory_gave_back_and_cuts_as_asked(
     splitpoint: Any, tmp_path: Path
 ) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 INTERRUPTED = 130
+# Where relative paths of a plan start from: reading its file has put that one's folder before them.
+PLACED = Path()
 STOPPED = "interrupted; nothing was written"
 
 app = typer.Typer(
@@ -76,6 +78,8 @@ def main() -> None:
         _fail(str(error), 2)
     except OutsideError as error:
         _fail(str(error), 1)
+    except MemoryError as error:
+        _fail(f"not enough memory: {error}" if str(error) else "not enough memory", 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail(STOPPED, INTERRUPTED)
     except BrokenPipeError:
@@ -282,7 +286,7 @@ def plan(
 
     asked = read_plan(file, _with_curve(sets, curve))
     with folder.staged(out) as staging, _progress() as progress:
-        answered, runs = decided(asked, base=file.parent, progress=progress)
+        answered, runs = decided(asked, base=PLACED, progress=progress)
         recipes = bundle.write(answered, staging / "recipes")
         answered = folder.fill(staging, answered, runs, recipes)
     _emit(answered, as_json, lambda console: terminal.render(answered, console))
@@ -330,7 +334,7 @@ def phases(
     with _progress() as progress:
         found = isolated.isolated_phases(
             asked,
-            base=file.parent,
+            base=PLACED,
             topologies=[parse_layout(t) for t in (topologies or "").replace(",", " ").split()],
             concurrencies=users or (),
             drafts=tokens or None,
@@ -349,7 +353,7 @@ def simulate(
     trace: Annotated[
         Path | None, typer.Option(help="Trace file; else the file's workload.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every random choice.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the run here (.npz).")] = None,
     curve: Curve = None,
     warm_up: Annotated[float, typer.Option(help="First share of the requests without rate.")] = 1
@@ -366,8 +370,10 @@ def simulate(
     from splitpoint.report import terminal
     from splitpoint.verdict.replay import replay, requests_of
 
+    if out is not None:
+        runs.check_name(out)
     asked = read_plan_or_deployment(file, _with_curve(sets, curve))
-    requests = read(trace) if trace else requests_of(asked, base=file.parent, where=str(file))
+    requests = read(trace) if trace else requests_of(asked, base=PLACED, where=str(file))
     cuts = Cuts(warm_up=warm_up, cool_down=cool_down)
     summary, run = replay(asked, requests, seed=seed, cuts=cuts, where=str(file))
     if out is not None:
@@ -503,7 +509,7 @@ def measure(
     asked = load.asked(
         recipe, trace=trace, requests=requests, concurrency=concurrency, rate=rate, url=url
     )
-    sent = requests_of(asked, base=recipe, where=str(recipe))
+    sent = requests_of(asked, base=PLACED, where=str(recipe))
     at = load.target(launch.settings(recipe), url, folder)
     _, foretold = replay(asked, sent)
     with _progress() as progress:

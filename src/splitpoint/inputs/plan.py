@@ -51,7 +51,8 @@ DraftChoices = Annotated[
     tuple[Drafts, ...], Meta(min_length=1, max_length=MAX_SWEEP, description="such as [0, 3]")
 ]
 Degrees = Annotated[tuple[Degree, ...], Meta(max_length=MAX_SWEEP)]
-Positive = Annotated[float, Meta(gt=0)]
+# Assumed: past the memory of any rank.
+KvGib = Annotated[float, Meta(gt=0, le=2**20)]
 
 
 class EnginePlan(Record, frozen=True, kw_only=True):
@@ -104,7 +105,7 @@ class Search(Traffic, frozen=True, kw_only=True):
     routing: Annotated[tuple[Routing, ...], Meta(min_length=1)] = ("prefix_aware", "round_robin")
     requests: RequestCount | None = None
     all_gpus: bool = False
-    kv_pool_gib: Positive | None = None
+    kv_pool_gib: KvGib | None = None
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -152,7 +153,7 @@ class DeploymentPlan(Traffic, frozen=True, kw_only=True):
     engine: Engine = Engine()
     workload: Workload | None = None
     slo: Slo | None = None
-    kv_pool_gib: Positive | None = None
+    kv_pool_gib: KvGib | None = None
     name: str | None = None
 
     @property

@@ -270,8 +270,8 @@ def answer(
 ) -> tuple[Answer, dict[str, Run]]:
     """The answer to a plan, and by point name the runs that its figures show.
 
-    `base`: the folder that relative paths of the plan start from. `progress` hears the stage and
-    the share that is done, 0..1.
+    `base`: the folder that relative paths of the plan start from; `Path()` for a plan that was read
+    from a file. `progress` hears the stage and the share that is done, 0..1.
     """
     # The parts of a decision build the records above, so they are imported when it is asked for.
     from splitpoint.verdict.decide import decided
