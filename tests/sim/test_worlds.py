@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from splitpoint.errors import PlanError
+from splitpoint.inputs.trace import Trace
+from splitpoint.run import DONE
 from splitpoint.sim import World, simulate
 from splitpoint.timing.curve import StepCurve, Together
 from tests.sim.small import FULL, STATE, Row, curve, mixed, pool, split, trace
@@ -33,6 +35,8 @@ ONE = trace(Row(isl=10, osl=2))
         ({"curve": curve(drafts=64)}, "token_budget"),
         ({"groups": (FULL, STATE), "prefix_caching": True, "token_budget": 8}, "token_budget"),
         ({"batches_in_flight": 3}, "batches_in_flight"),
+        ({"kv_blocks": 2**31}, "kv_blocks"),
+        ({"ranks": "nobody"}, "ranks"),
     ],
 )
 def test_a_pool_that_cannot_be_is_refused(changes: dict[str, Any], where: str) -> None:
@@ -69,6 +73,59 @@ def test_a_link_needs_finite_numbers(field: str) -> None:
     with pytest.raises(PlanError) as error:
         simulate(split(link={field: float("nan")}), ONE)
     assert field in error.value.where
+
+
+@pytest.mark.parametrize(("field", "value"), [("latency", 1e7), ("bandwidth", float("inf"))])
+def test_a_link_that_the_clock_cannot_count_is_refused(field: str, value: float) -> None:
+    with pytest.raises(PlanError) as error:
+        simulate(split(link={field: value}), ONE)
+    assert error.value.where == f"world.link.{field}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"routing": "nearest"}, "world.routing"),
+        ({"decode_routing": "nearest"}, "world.decode_routing"),
+        ({"front_token_s": 1e6}, "world.front_token_s"),
+    ],
+)
+def test_a_world_that_cannot_be_is_refused(changes: dict[str, Any], where: str) -> None:
+    with pytest.raises(PlanError) as error:
+        simulate(split(**changes), ONE)
+    assert error.value.where == where
+
+
+def test_a_seed_is_not_negative() -> None:
+    with pytest.raises(PlanError, match="seed: -1"):
+        simulate(mixed(), ONE, seed=-1)
+
+
+HOURS = trace(*(Row(isl=500, osl=20) for _ in range(60)))
+
+
+@pytest.mark.parametrize(
+    ("world", "requests", "done"),
+    [
+        (split(link={"bandwidth": 1e-9}), ONE, 0),
+        # 5e5 s each, one behind the other.
+        (split(link={"bandwidth": 1e-3}), HOURS, 18),
+        (split(link={"bytes_per_token": 1e30}), ONE, 0),
+        # Prompts of 500 tokens of 1,000 s, or one answer of 2^31 steps of 10 ms.
+        (mixed(max_seqs=1, curve=curve(token_ms=10**6)), HOURS, 18),
+        (mixed(kv_blocks=2**31 - 1), trace(Row(isl=1, osl=2**31 - 1)), 0),
+    ],
+)
+def test_what_lasts_longer_than_the_clock_is_left_unfinished(
+    world: World, requests: Trace, done: int
+) -> None:
+    run = simulate(world, requests)
+    ended = run.requests.outcome == DONE
+    assert np.count_nonzero(ended) == done
+    assert (run.requests.end_s[ended] >= run.requests.first_token_s[ended]).all()
+    assert (np.diff(run.series.time_s) >= 0).all()
+    left = len(requests) - done
+    assert run.notes == (f"{left} requests were left unfinished: the clock's 106 days were over",)
 
 
 def test_negative_step_times_are_refused() -> None:

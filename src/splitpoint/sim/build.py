@@ -41,6 +41,8 @@ from splitpoint.timing.curve import StepCurve
 from splitpoint.timing.path import LinkSpec
 
 ROLES = {"mixed": MIXED, "prefill": PREFILL, "decode": DECODE}
+# Blocks of a rank are counted in 32 bits where a run leaves.
+MOST_BLOCKS = 2**31 - 1
 # Rows of the series; about 1 MB, more than any figure shows.
 SERIES_ROWS = 20_000
 # Tokens or steps that one request may reserve for; sums over a batch must fit 64 bits.
@@ -66,6 +68,12 @@ def build(world: World, trace: Trace, seed: int, closed: bool, leaps: bool) -> S
     """The state of a run before its first event."""
     split = _check_pools(world)
     _check_trace(trace)
+    if seed < 0:
+        raise PlanError("seed", f"{seed}", "0 or more")
+    longest = world.front_s + world.front_token_s * int(trace.isl.max(initial=0))
+    if longest > LONGEST_S:
+        what = f"{longest:,.0f} s for the longest prompt"
+        raise PlanError("world.front_token_s", what, f"{LONGEST_S:,.0f} s at most")
     n = len(trace)
     pools, windows, tables = _pools(world)
     engines, ranks = _engines(world, pools)
@@ -176,6 +184,9 @@ def _check_pools(world: World) -> bool:
         )
     for pool in world.pools:
         _check_pool(pool)
+        _check_word(f"world.pools[{pool.role}].ranks", pool.ranks, CHOICES)
+    _check_word("world.routing", world.routing, ROUTINGS)
+    _check_word("world.decode_routing", world.decode_routing, ROUTINGS)
     split = len(roles) == 2
     if split and world.link is None:
         raise PlanError("world.link", "a split world without a link", "give a LinkSpec")
@@ -197,6 +208,11 @@ def _check_pools(world: World) -> bool:
     return split
 
 
+def _check_word(where: str, word: str, known: tuple[str, ...]) -> None:
+    if word not in known:
+        raise PlanError(where, f"{word!r}", f"one of {', '.join(known)}")
+
+
 def _check_pool(pool: PoolSpec) -> None:
     where = f"world.pools[{pool.role}]"
     least = {
@@ -211,6 +227,8 @@ def _check_pool(pool: PoolSpec) -> None:
             raise PlanError(f"{where}.{name}", f"{value}", "at least 1")
     if pool.kv_blocks < 0 or pool.in_flight < 0:
         raise PlanError(where, "negative kv_blocks or in_flight", "at least 0")
+    if pool.kv_blocks > MOST_BLOCKS:
+        raise PlanError(f"{where}.kv_blocks", f"{pool.kv_blocks:,}", f"at most {MOST_BLOCKS:,}")
     if pool.batches_in_flight not in (1, 2):
         raise PlanError(f"{where}.batches_in_flight", f"{pool.batches_in_flight}", "1 or 2")
     if pool.host_blocks < 0:
@@ -672,7 +690,7 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
     rules.split = len(world.pools) == 2
     rules.routing = ROUTINGS.index(world.routing)
     rules.decode_routing = ROUTINGS.index(world.decode_routing)
-    rules.direct_below = world.direct_below
+    rules.direct_below = min(world.direct_below, NEVER)
     rules.timeout = -1 if world.timeout_s is None else round(world.timeout_s * PICOS)
     rules.abort = -1 if world.abort_s is None else round(world.abort_s * PICOS)
     rules.counting = _counting(world)
@@ -691,6 +709,12 @@ def _rules(world: World, trace: Trace, engines: Rows, n: int, closed: bool, leap
             value = getattr(link, name)
             if not (math.isfinite(value) and value >= 0):
                 raise PlanError(f"world.link.{name}", f"{value}", "a finite number, 0 or more")
+        for name in ("latency", "per_descriptor"):
+            if getattr(link, name) > LONGEST_S:
+                what = f"{getattr(link, name)}"
+                raise PlanError(f"world.link.{name}", what, f"0 .. {LONGEST_S:,.0f} s")
+        if link.bandwidth == math.inf:
+            raise PlanError("world.link.bandwidth", "inf", "a finite number")
         if link.shared is not None:
             for name in link.shared.__struct_fields__:
                 value = getattr(link.shared, name)

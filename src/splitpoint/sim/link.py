@@ -10,7 +10,7 @@ import numpy as np
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain, heap
 from splitpoint.sim.chain import Chain
-from splitpoint.sim.state import PICOS, Sim
+from splitpoint.sim.state import NEVER, PICOS, Sim
 
 
 @kernel
@@ -19,7 +19,8 @@ def prepare_transfer(s: Sim, q: int, tokens: int, blocks: int) -> None:
     rules = s.rules[0]
     flow = s.flow[q]
     moved = s.link_bytes[0] * tokens + s.link_bytes[1]
-    flow.work = int(np.ceil(moved / s.link_bytes[2] * PICOS))
+    work = np.ceil(moved / s.link_bytes[2] * PICOS)
+    flow.work = int(work) if work < NEVER else NEVER
     flow.sharers = 0
     flow.source = s.tickets[q].rank
     flow.sink = s.tickets[q + rules.requests].rank
@@ -70,7 +71,8 @@ def _time(s: Sim, q: int, sharers: int, now: int) -> None:
     flow = s.flow[q]
     flow.since = now
     flow.sharers = sharers
-    s.flow_key[q] = now + flow.work * sharers
+    # Not now + work x sharers where that would be past the clock's last moment.
+    s.flow_key[q] = now + flow.work * sharers if flow.work < (NEVER - now) // sharers else NEVER
     heap.moved(s.flows, s.clock[0].flows, s.flow_key, s.flow_pos, q)
 
 

@@ -62,7 +62,9 @@ def run(s: Sim) -> None:
         if clock.waits > 0 and when > clock.now:
             _start(s, clock.now)
             continue
-        if when == NEVER:
+        if when == NEVER or when < clock.now:
+            # A transfer may end after the last moment of the clock, or a sum have gone past it.
+            clock.ended = when < clock.now or clock.flows > 0
             break
         clock.now = when
         if step == when:
@@ -498,7 +500,19 @@ def _longest_leap(s: Sim, e: int) -> int:
             leap = 1
     for r in range(engine.first, engine.first + engine.ranks):
         leap = _affordable(s, r, s.ranks[r].steps + 1, leap)
-    return int(leap)
+    return _countable(s, e, leap)
+
+
+@kernel
+def _countable(s: Sim, e: int, leap: int) -> int:
+    """At most `leap` steps, and at most half of what the clock can count together."""
+    engine = s.engines[e]
+    for r in range(engine.first, engine.first + engine.ranks):
+        rank = s.ranks[r]
+        if rank.decoders > 0:
+            context = (rank.context >> 20) + float(leap) * ((rank.rate >> 20) + 1)
+            leap = min(leap, int(0.5 * NEVER / (1.0 + rank.work + rank.slope * context)))
+    return max(leap, 1)
 
 
 @kernel

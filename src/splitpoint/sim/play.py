@@ -170,7 +170,10 @@ def _notes(s: Sim, world: World, outcome: Ints) -> tuple[str, ...]:
         notes.append(f"{len(infeasible) - NAMED:,} more requests never fit")
     stuck = np.count_nonzero(outcome == UNFINISHED)
     if stuck:
-        notes.append(f"{stuck:,} requests were left unfinished: no event could move them on")
+        why = (
+            "the clock's 106 days were over" if s.clock[0].ended else "no event could move them on"
+        )
+        notes.append(f"{stuck:,} requests were left unfinished: {why}")
     return tuple(notes)
 
 

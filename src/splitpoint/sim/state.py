@@ -307,6 +307,7 @@ CLOCK = _columns(
     "turn_prefill",
     "turn_decode",
     "names",
+    "ended",
 )
 
 
