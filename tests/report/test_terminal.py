@@ -169,4 +169,10 @@ def test_a_run_tells_its_failures_beside_its_latencies() -> None:
     text = shown(lambda console: terminal.render_run(told_run, console))
     assert "30 done, 10 timed out; success 75.0%" in re.sub(r"\s+", " ", text)
     assert "prefill 0" in text and "decode 1" in text
+    assert "steps" not in text
+    first, *others = told_run.instances
+    first = msgspec.structs.replace(first, decode_steps=8000, prefill_steps=60, mixed_steps=7)
+    stepped = msgspec.structs.replace(told_run, instances=(first, *others))
+    text = shown(lambda console: terminal.render_run(stepped, console))
+    assert "rank steps  8,000 decode, 60 prefill, 7 of both" in text
     assert max(cell_len(line) for line in text.splitlines()) <= 80

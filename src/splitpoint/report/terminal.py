@@ -708,6 +708,8 @@ def render_run(summary: Summary, console: Console) -> None:
                 f"{words.seconds(stack.decode_wait)}",
             )
         )
+    if steps := _steps_by_kind(summary):
+        pairs.append(("rank steps", steps))
     out.labelled(pairs)
     out.gap()
     out.rows(
@@ -736,6 +738,16 @@ def render_run(summary: Summary, console: Console) -> None:
     if summary.notes:
         out.section("Notes")
         out.bullets(summary.notes)
+
+
+def _steps_by_kind(summary: Summary) -> str:
+    """Steps of all ranks by what they computed; nothing where none was counted."""
+    counts = {
+        "decode": sum(state.decode_steps for state in summary.instances),
+        "prefill": sum(state.prefill_steps for state in summary.instances),
+        "of both": sum(state.mixed_steps for state in summary.instances),
+    }
+    return ", ".join(f"{units.count(count)} {kind}" for kind, count in counts.items() if count)
 
 
 def _spreads(summary: Summary) -> list[tuple[str, Spread]]:
