@@ -4,6 +4,9 @@ It names the place (a file and the path inside it, or a command-line option), wh
 there, and what would do. `cli` prints it as one line and leaves with exit code 2.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class PlanError(Exception):
     """A wrong input: `where` it stands, `what` was found, and a `hint` of what would do."""
@@ -18,6 +21,15 @@ class PlanError(Exception):
     def __str__(self) -> str:
         tail = f" ({self.hint})" if self.hint else ""
         return printable(f"{self.where}: {self.what}{tail}")
+
+
+@contextmanager
+def standing_in(place: str) -> Iterator[None]:
+    """What is wrong inside stands in `place`: a file, or a part of it."""
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError(f"{place}: {error.where}", error.what, error.hint) from None
 
 
 def printable(text: str) -> str:

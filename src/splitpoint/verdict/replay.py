@@ -7,7 +7,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from splitpoint import metrics, units
-from splitpoint.errors import PlanError
+from splitpoint.errors import PlanError, standing_in
 from splitpoint.inputs.deployment import Deployment, Pool, problems
 from splitpoint.inputs.drafter import model_of
 from splitpoint.inputs.facts import gpu as gpu_by_name
@@ -17,6 +17,7 @@ from splitpoint.inputs.plan import DeploymentPlan, Plan, Search
 from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
+from splitpoint.pricing.engines import resolved
 from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
 from splitpoint.run import OUTCOMES, Run
@@ -121,7 +122,8 @@ def replay(
         given: DeploymentPlan | Search = asked
     else:
         gpus = (gpu_by_name(asked.gpu),)
-        deployment, slo = _mixed(asked, model, gpus[0], trace), asked.slo
+        with standing_in(where):
+            deployment, slo = _mixed(asked, model, gpus[0], trace), asked.slo
         given = asked.search
         note = "a plan file names no deployment: this is its mixed one on all GPUs"
     for index, pool in enumerate(deployment.pools):
@@ -129,6 +131,8 @@ def replay(
         if faults:
             place = f"{where}: pools.{index}: layout {pool.topology}"
             raise PlanError(place, faults[0], "; ".join(faults[1:]))
+        with standing_in(f"{where}: pools.{index}"):
+            resolved(pool.engine, gpus[index], pool.topology, model)
     chosen = candidate(deployment, model, gpus, kv_pool_gib=given.kv_pool_gib)
     run = simulate(
         world(
