@@ -79,7 +79,8 @@ def main() -> None:
     except OutsideError as error:
         _fail(str(error), 1)
     except MemoryError as error:
-        _fail(f"not enough memory: {error}" if str(error) else "not enough memory", 1)
+        asked = str(error).partition(" for an array")[0]
+        _fail(f"not enough memory: {asked}" if asked else "not enough memory", 1)
     except (KeyboardInterrupt, typer.Abort):
         _fail(STOPPED, INTERRUPTED)
     except BrokenPipeError:
