@@ -12,11 +12,15 @@ import sys
 
 # New objects after which Python looks for cycles among them; its own number is 700.
 GARBAGE = 50_000
-# Bytes of arrays that get large pages, and those from which an array has memory of its own.
+# Bytes of arrays that get large pages; those from which an array has memory of its own (the most
+# that glibc before 2.35 takes); more than Python leaves free as it starts.
 LARGE_PAGES = 128 << 20
 ALONE = 32 << 20
-# glibc's malloc.h and Linux's mman-common.h.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, MADV_HUGEPAGE = -1, -3, 14
+PIECE = 1 << 20
+# glibc's malloc.h, its own padding, and Linux's mman-common.h.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
+TOP_PAD = 128 << 10
+MADV_HUGEPAGE = 14
 
 
 def settle() -> None:
@@ -43,11 +47,13 @@ def _take_large_pages() -> None:
         return  # another C library than glibc
     libc.malloc.restype = ctypes.c_void_p
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-    libc.mallopt(M_MMAP_THRESHOLD, 2 * LARGE_PAGES)
-    room = libc.malloc(ctypes.c_size_t(LARGE_PAGES))
     libc.mallopt(M_MMAP_THRESHOLD, ALONE)
-    if room is not None:
+    # Memory for this piece is taken with as much behind it, of which nothing is touched yet.
+    libc.mallopt(M_TOP_PAD, LARGE_PAGES)
+    piece = libc.malloc(ctypes.c_size_t(PIECE))
+    libc.mallopt(M_TOP_PAD, TOP_PAD)
+    if piece is not None:
         page = os.sysconf("SC_PAGESIZE")
-        first = -(-room // page) * page
-        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(LARGE_PAGES - page), MADV_HUGEPAGE)
-        libc.free(ctypes.c_void_p(room))
+        first = -(-piece // page) * page
+        libc.madvise(ctypes.c_void_p(first), ctypes.c_size_t(LARGE_PAGES), MADV_HUGEPAGE)
+        libc.free(ctypes.c_void_p(piece))
