@@ -1752,6 +1752,7 @@ class Oracle:
         while len(rank.running) < most and budget > 0:
             if parked and self.resume(rank, parked[0]):
                 del parked[0]
+                budget -= mixes(spec)
                 continue
             if parked and (not rank.ready or rank.running):
                 return
@@ -1767,6 +1768,7 @@ class Oracle:
                     continue
                 if spec.reserve is not None:
                     self.receive(rank.ready.pop(0))
+                    budget -= mixes(spec) and seat.request.osl > 1
                     continue
                 if budget < 1 + k:
                     return

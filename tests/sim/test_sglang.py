@@ -118,6 +118,17 @@ def test_a_first_token_that_came_with_the_kv_leaves_at_the_end_of_the_step_that_
     assert r.first_token_s[0] == r.transfer_end_s[0]
 
 
+def test_who_comes_with_its_kv_takes_of_the_budget_of_a_step_that_prefills_beside_it() -> None:
+    # B prefills on the decode side, and comes as A's KV is there: of 64 tokens A takes one, so B
+    # is cut at the end of a block: 49 tokens, then 17.
+    world = split(decode={"reserve": Reserve(mixed=True)}, direct_below=70)
+    a = Row(isl=80, osl=9)
+    there = float(simulate(world, trace(a)).requests.transfer_end_s[0])
+    r = simulate(world, trace(a, Row(isl=64, osl=1, arrive_s=there))).requests
+    assert r.prefill_start_s[1] == r.first_token_s[0] == there
+    assert r.first_token_s[1] == pytest.approx(there + 0.066)
+
+
 def test_the_decode_side_keeps_tokens_free_for_each_of_its_requests() -> None:
     # 8 blocks; 2 for each prompt, and 2 kept free for each request there and the new one. The
     # second fits (2 + 4 of 6), the third would need 2 + 6 of 4.

@@ -419,7 +419,9 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
         _turn_away(s, r, ticket)
     while rank.running < pool.seats and budget > 0:
         parked = s.places.head[LISTS * r + PARK]
+        decoders = rank.decoders
         if parked >= 0 and _resume(s, r, parked):
+            budget -= pool.mixes
             continue
         ready = s.places.head[LISTS * r + READY]
         if parked >= 0 and (ready < 0 or rank.running > 0):
@@ -430,7 +432,8 @@ def _admit(s: Sim, r: int, budget: int, now: int) -> None:
             tokens = _admit_ready(s, r, ready, budget, now)
             if tokens == 0:
                 return
-            budget -= max(tokens, 0)
+            # Who decodes on at once takes a token of a step that mixes.
+            budget -= max(tokens, 0) + pool.mixes * (rank.decoders - decoders)
             continue
         if ticket < 0:
             return
