@@ -1959,9 +1959,8 @@ class Oracle:
             return "wait"
         new = max(rank.spec.in_flight, rank.spec.token_budget)
         whole = rank.held_blocks(seat.target + rank.drafts, new)
-        seats = [s for other in self.requests for s in other.seats.values()]
-        promised = sum(s.promised for s in seats if s.rank is rank)
-        if whole - rank.full * found + promised > rank.free_after_hits(told, found):
+        need = whole - rank.full * found + self.promised(rank)
+        if need > rank.free_after_hits(told, found):
             return "room"
         rank.waiting.remove(seat)
         rank.seat_hits(seat, found)
@@ -1981,6 +1980,11 @@ class Oracle:
         at = self.now + work * (len(rank.reloads) + 1)
         rank.reloads.append(Reload(seat, keys, work, self.now, at, item))
         return "wait"
+
+    def promised(self, rank: Rank) -> int:
+        """Blocks that reloads of a rank will need beside what comes."""
+        seats = [s for other in self.requests for s in other.seats.values()]
+        return sum(s.promised for s in seats if s.rank is rank)
 
     def share_again(self, rank: Rank, count: int) -> None:
         """Settle the reloads under way, which will be `count` with the one that comes or goes."""
@@ -2026,7 +2030,8 @@ class Oracle:
         need = blocks - hits * rank.full
         if rank.tail:
             need -= len(rank.reached(hits, r.isl)) * rank.width
-        if need + self.remote_room(rank, r) > rank.free_after_hits(r, hits, r.isl):
+        spare = self.promised(rank) + self.remote_room(rank, r)
+        if need + spare > rank.free_after_hits(r, hits, r.isl):
             return False
         rank.waiting.remove(seat)
         rank.seat_hits(seat, hits, r.isl)

@@ -8,7 +8,7 @@ import pytest
 from splitpoint.errors import PlanError
 from splitpoint.run import Run
 from splitpoint.sim import simulate
-from tests.sim.small import Row, curve, mixed, trace
+from tests.sim.small import Row, curve, mixed, split, trace
 
 A, B, C = (list(range(n, n + 8)) for n in (10, 20, 30))
 
@@ -85,6 +85,21 @@ def test_a_preempted_request_gets_its_prompt_back() -> None:
     assert with_host.preemptions[1] == without.preemptions[1] == 1
     assert (with_host.outcome == 0).all()
     assert with_host.end_s[1] < without.end_s[1]
+
+
+def test_a_pull_leaves_what_reloads_will_need() -> None:
+    # A prompt of 6 blocks prefills on the decode side, whose 12 blocks a pulled one then takes. It
+    # comes again at 10 s and reloads 5 blocks until 10.05, and a prompt of 7 wants room at 10.01 s.
+    # With all that is free the pulled one would stand behind the other, which lacks a block, for ever.
+    host = {"host_blocks": 100, "host_bandwidth": 1e3, "block_bytes": 10}
+    decode = {"kv_blocks": 13, "prefix_caching": True, **host}
+    world = split(prefill={"token_budget": 2000}, decode=decode, direct_below=96)
+    again, pulled = prompt(A, 10.0, 6), Row(isl=110, osl=2, arrive_s=9.9)
+    run = simulate(world, trace(prompt(A, 0.0, 6), Row(isl=190, osl=1, arrive_s=1), pulled, again))
+    assert list(run.requests.outcome) == [0] * 4
+    assert run.requests.host_hit_tokens[3] == 80
+    assert run.requests.first_token_s[3] == pytest.approx(10.065)
+    assert run.requests.transfer_start_s[2] == pytest.approx(10.065)
 
 
 def test_host_memory_needs_a_speed() -> None:

@@ -796,11 +796,14 @@ def _reserve(s: Sim, r: int, ticket: int, now: int) -> bool:
     if pool.tail > 0:
         low = behind(s, r, isl)
         need -= pool.wide * max(0, found - max(low, found - pool.tail))
+    # What was reloaded enters before what was pulled: with too few blocks left for the one, both
+    # would wait for ever.
+    need_beside = need + rank.promised
     spare = remote_room(s, r, ticket) if pool.reserving == 1 else 0
-    if not _fits(s, r, q, found, need + spare, low):
+    if not _fits(s, r, q, found, need_beside + spare, low):
         # What is kept for the end of one request falls with every token of the others.
         least = pool.remote_reserve * (rank.running + rank.inbound + 1)
-        rank.easing = pool.reserving == 1 and _fits(s, r, q, found, need + least, low)
+        rank.easing = pool.reserving == 1 and _fits(s, r, q, found, need_beside + least, low)
         return False
     leave_queue(s, ticket)
     _take_hits(s, ticket, q, isl, found, isl)
