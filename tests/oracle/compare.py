@@ -84,4 +84,23 @@ def _series_differences(run: Run, oracle: Oracle) -> list[str]:
         row = (s.time_s[i], s.kv_used[i], s.kv_cached[i], s.held[i], s.running[i], s.waiting[i])
         if (row[1:] if thinned else row) not in logs[s.instance[i]]:
             found.append(f"series row {i} of rank {s.instance[i]}: {row}")
+    return found if thinned else found + _missed_rows(run, oracle)
+
+
+def _missed_rows(run: Run, oracle: Oracle) -> list[str]:
+    """Passes of the oracle that the series tells otherwise: other requests there, other blocks
+    held, or a 64th of the pool more in use than this row and the next one say."""
+    s = run.series
+    found = []
+    for rank in oracle.ranks:
+        here = s.instance == rank.index
+        last = {at / PICOS: state for at, *state in rank.log}
+        rows = np.searchsorted(s.time_s[here], list(last), side="right") - 1
+        told = np.stack([s.kv_used, s.held, s.running, s.waiting], axis=1)[here]
+        for row, (at, (used, _, *others)) in zip(rows, last.items(), strict=True):
+            if row < 0 or [*told[row][1:]] != others:
+                found.append(f"rank {rank.index} at {at}: {others}, told {told[row]}")
+            most = told[row : row + 2, 0].max()
+            if used - most >= max(1, rank.usable // 64):
+                found.append(f"rank {rank.index} at {at}: {used} blocks, told {most}")
     return found

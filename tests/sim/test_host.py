@@ -90,7 +90,7 @@ def test_a_preempted_request_gets_its_prompt_back() -> None:
 def test_a_pull_leaves_what_reloads_will_need() -> None:
     # A prompt of 6 blocks prefills on the decode side, whose 12 blocks a pulled one then takes. It
     # comes again at 10 s and reloads 5 blocks until 10.05, and a prompt of 7 wants room at 10.01 s.
-    # With all that is free the pulled one would stand behind the other, which lacks a block, for ever.
+    # If it took all that is free, it would stand behind the other, which lacks a block, for ever.
     host = {"host_blocks": 100, "host_bandwidth": 1e3, "block_bytes": 10}
     decode = {"kv_blocks": 13, "prefix_caching": True, **host}
     world = split(prefill={"token_budget": 2000}, decode=decode, direct_below=96)

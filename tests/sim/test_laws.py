@@ -157,6 +157,17 @@ def test_a_full_pool_reads_as_wholly_used() -> None:
     assert metrics.pool_load(run, 0).used_p99 == 1.0
 
 
+def test_what_decodes_take_between_two_changes_shows_in_the_series() -> None:
+    # One request alone, 10 ms a token: 1 of 100 blocks at first and 99 before it ends.
+    run = simulate(mixed(), trace(Row(isl=16, osl=1569)))
+    s = run.series
+    assert s.kv_used.tolist() == [*range(1, 100), 0, 0]
+    assert s.time_s[:3] == pytest.approx([0, 0.016, 0.176])
+    load = metrics.pool_load(run, 0)
+    assert load.used_mean == pytest.approx(0.5, abs=0.01)
+    assert load.used_p99 == 0.99
+
+
 def test_a_long_series_is_thinned_and_keeps_its_ends() -> None:
     random = Random(0)
     times = np.cumsum([random.expovariate(20) for _ in range(30_000)])

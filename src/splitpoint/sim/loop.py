@@ -30,7 +30,7 @@ from splitpoint.sim.seats import (
     trim,
     turn_to,
 )
-from splitpoint.sim.series import close, record
+from splitpoint.sim.series import close, notable, record
 from splitpoint.sim.state import (
     ABORTED,
     DECODING,
@@ -244,7 +244,7 @@ def _compose(s: Sim, e: int, now: int) -> None:
             engine.steady = 0
         if rank.easing == 1:
             engine.steady = 0
-        if rank.dirty == 1:
+        if rank.dirty == 1 or notable(rank, 0):
             rank.dirty = 0
             record(s, r, now)
     if pool.sharing == 1:

@@ -5,7 +5,7 @@ between two multiples of the gap only the last is kept, timed at the later one: 
 keeping the first change after a pause would favour pauses.
 """
 
-from splitpoint.native.kernel import kernel
+from splitpoint.native.kernel import Rows, kernel
 from splitpoint.sim.state import NEVER, Sim
 
 WIDTH = 7
@@ -27,10 +27,37 @@ def record(s: Sim, r: int, now: int) -> None:
         _write(s, r, _sample_time(rank.row_time, clock.gap))
     rank.row_time = now
     rank.row_used = s.pools[rank.pool].usable - rank.free
+    rank.row_least = rank.free - noted_share(s, r)
     rank.row_cached = rank.cached
     rank.row_held = rank.held
     rank.row_running = rank.running
     rank.row_waiting = rank.waiting
+
+
+@kernel
+def noted_share(s: Sim, r: int) -> int:
+    """Blocks that decodes of rank `r` take before a row says so: a 64th of its pool."""
+    return max(1, int(s.pools[s.ranks[r].pool].usable) >> 6)
+
+
+@kernel
+def notable(rank: Rows, more: int) -> bool:
+    """Whether a rank that takes `more` blocks has so many more in use than its last row says."""
+    return bool(rank.free - more <= rank.row_least)
+
+
+@kernel
+def record_growth(s: Sim, r: int, now: int) -> None:
+    """Decodes of rank `r` have taken blocks by the step that begins at `now`. What else changed
+    since then belongs to a later row."""
+    rank = s.ranks[r]
+    held = rank.row_held
+    running = rank.row_running
+    waiting = rank.row_waiting
+    record(s, r, now)
+    rank.row_held = held
+    rank.row_running = running
+    rank.row_waiting = waiting
 
 
 @kernel

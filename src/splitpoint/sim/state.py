@@ -159,6 +159,7 @@ RANK = _columns(
     "dirty",
     "row_time",
     "row_used",
+    "row_least",
     "row_cached",
     "row_held",
     "row_running",

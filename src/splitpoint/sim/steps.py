@@ -10,6 +10,7 @@ from splitpoint.sim import heap
 from splitpoint.sim.blocks import take
 from splitpoint.sim.reserve import grow_ahead
 from splitpoint.sim.seats import growth, slide_decoders
+from splitpoint.sim.series import notable, noted_share, record_growth
 from splitpoint.sim.state import Sim
 
 
@@ -94,14 +95,39 @@ def sync(s: Sim, e: int, count: int) -> None:
     engine = s.engines[e]
     if count > engine.synced:
         for r in range(engine.first, engine.first + engine.ranks):
-            first = s.ranks[r].steps + engine.synced
-            grow_ahead(s, r, first, count - engine.synced)
-            blocks = growth(s, r, first, count - engine.synced)
-            if s.pools[engine.pool].slides == 1:
-                slide_decoders(s, r, first, count - engine.synced)
-            if blocks > 0:
-                take(s, r, blocks)
+            rank = s.ranks[r]
+            blocks = growth(s, r, rank.steps + engine.synced, count - engine.synced)
+            if notable(rank, blocks):
+                _grow_in_pieces(s, e, r, count, blocks)
+            else:
+                _grow(s, r, rank.steps + engine.synced, count - engine.synced, blocks)
         engine.synced = count
+
+
+@kernel
+def _grow(s: Sim, r: int, first: int, count: int, blocks: int) -> None:
+    """Take the `blocks` of rank `r` in `count` steps from step number `first` on."""
+    grow_ahead(s, r, first, count)
+    if s.pools[s.ranks[r].pool].slides == 1:
+        slide_decoders(s, r, first, count)
+    if blocks > 0:
+        take(s, r, blocks)
+
+
+@kernel
+def _grow_in_pieces(s: Sim, e: int, r: int, count: int, blocks: int) -> None:
+    """The same for a leap in which a rank takes many: a row after each share of its pool."""
+    engine = s.engines[e]
+    rank = s.ranks[r]
+    done = engine.synced
+    piece = max(1, (count - done) * noted_share(s, r) // max(blocks, 1))
+    while done < count:
+        steps = min(piece, count - done)
+        first = rank.steps + done
+        _grow(s, r, first, steps, growth(s, r, first, steps))
+        done += steps
+        if notable(rank, 0):
+            record_growth(s, r, engine.start + elapsed(s, e, done - 1))
 
 
 @kernel
