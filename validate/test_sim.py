@@ -76,6 +76,21 @@ def test_the_same_requests_are_preempted_as_on_the_real_server() -> None:
     assert waits[7] >= waits[6] >= waits[5] > 1.5 * waits[:5].max()
 
 
+def test_seven_of_twelve_are_admitted_and_two_of_them_and_of_the_rest_give_way() -> None:
+    real = measured("preempt-12x300x200")
+    run = replayed(real)
+    at_first = [request["ttft"] < 1 for request in real["requests"]]
+    gave_way = [request["max_gap"] > 0.2 for request in real["requests"]]
+    r = run.requests
+    ours = r.prefill_start_s == 0
+    assert sum(at_first) == ours.sum() == 7
+    for first in (True, False):
+        paused = sum(gap for gap, early in zip(gave_way, at_first, strict=True) if early is first)
+        assert paused == r.preemptions[ours == first].sum() == 2
+    # The last admitted of either.
+    assert np.flatnonzero(r.preemptions).tolist() == [5, 6, 10, 11]
+
+
 def test_unpulled_blocks_stay_for_the_lease() -> None:
     path = RUNS / "hold-nixl.txt"
     if not path.exists():
