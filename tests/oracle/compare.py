@@ -99,7 +99,8 @@ def _missed_rows(run: Run, oracle: Oracle) -> list[str]:
         told = np.stack([s.kv_used, s.held, s.running, s.waiting], axis=1)[here]
         for row, (at, (used, _, *others)) in zip(rows, last.items(), strict=True):
             if row < 0 or [*told[row][1:]] != others:
-                found.append(f"rank {rank.index} at {at}: {others}, told {told[row]}")
+                found.append(f"rank {rank.index} at {at}: {others}, told {told[max(row, 0) :][:1]}")
+                continue
             most = told[row : row + 2, 0].max()
             if used - most >= max(1, rank.usable // 64):
                 found.append(f"rank {rank.index} at {at}: {used} blocks, told {most}")
