@@ -212,6 +212,24 @@ def test_simulate_gives_a_run_and_its_summary(splitpoint: Any, tmp_path: Path) -
     assert splitpoint("simulate", file, "--json").json == said.json
 
 
+def test_simulate_says_what_another_trace_takes_the_place_of(
+    splitpoint: Any, tmp_path: Path
+) -> None:
+    file, trace = tmp_path / "deployment.toml", tmp_path / "trace.jsonl"
+    trace.write_text('{"timestamp": 0, "input_length": 100, "output_length": 5, "hash_ids": [1]}\n')
+    text = 'model = "Qwen/Qwen3-30B-A3B"\ngpu = "H20"\n[[pools]]\nrole = "mixed"\n'
+    text += "[workload]\nisl = 1000\nosl = 50\nrequests = 40\nrate = 5.0\n"
+    file.write_text(text)
+    notes = splitpoint("simulate", file, "--trace", trace, "--json").json["notes"]
+    assert any("the file's rate, requests of [workload] do not count" in note for note in notes)
+    assert not any(
+        "do not count" in n for n in splitpoint("simulate", file, "--json").json["notes"]
+    )
+    file.write_text(text.partition("[workload]")[0])
+    bare = splitpoint("simulate", file, "--trace", trace, "--json").json["notes"]
+    assert not any("do not count" in note for note in bare)
+
+
 def test_simulate_takes_the_handover_and_the_clients_patience(
     splitpoint: Any, tmp_path: Path
 ) -> None:

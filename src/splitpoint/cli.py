@@ -364,12 +364,14 @@ def simulate(
     as_json: Json = False,
 ) -> None:
     """Replay a trace through one deployment."""
+    from msgspec.structs import replace
+
     from splitpoint import run as runs
     from splitpoint.inputs.plan import read_plan_or_deployment
     from splitpoint.inputs.traces import read
     from splitpoint.metrics import Cuts
     from splitpoint.report import terminal
-    from splitpoint.verdict.replay import replay, requests_of
+    from splitpoint.verdict.replay import replaced_load, replay, requests_of
 
     if out is not None:
         runs.check_name(out)
@@ -379,6 +381,8 @@ def simulate(
     summary, run = replay(asked, requests, seed=seed, cuts=cuts, where=str(file))
     if out is not None:
         runs.write(run, out)
+    if trace:
+        summary = replace(summary, notes=(*summary.notes, *replaced_load(asked)))
     _emit(summary, as_json, lambda console: terminal.render_run(summary, console))
 
 

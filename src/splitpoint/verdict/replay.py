@@ -17,6 +17,7 @@ from splitpoint.inputs.plan import DeploymentPlan, Plan, Search
 from splitpoint.inputs.slo import Slo
 from splitpoint.inputs.trace import Trace
 from splitpoint.inputs.traces.requests import trace_of
+from splitpoint.inputs.workload import Workload
 from splitpoint.pricing.engines import resolved
 from splitpoint.pricing.handoff import refusal
 from splitpoint.record import Record
@@ -30,6 +31,8 @@ from splitpoint.verdict.answer import Stack
 from splitpoint.verdict.validity import outside
 
 PERCENTS = (50.0, 90.0, 99.0)
+# What [workload] makes of its requests; the patience of clients holds under any.
+LOAD = ("rate", "concurrency", "burstiness", "requests", "scale", "closed_loop", "think_cap_s")
 
 
 class Spread(Record, frozen=True, kw_only=True):
@@ -103,6 +106,19 @@ def requests_of(asked: Plan | DeploymentPlan, *, base: Path, where: str) -> Trac
                 f"{where}: workload.{name}", "lists several loads", f"--set workload.{name}=ONE"
             )
     return trace_of(workload, base=base)
+
+
+def replaced_load(asked: Plan | DeploymentPlan) -> tuple[str, ...]:
+    """What a file says of its load that does not count where another trace is replayed instead."""
+    workload = asked.workload
+    if workload is None:
+        return ()
+    said = [name for name in LOAD if getattr(workload, name) != getattr(Workload(), name)]
+    if not said:
+        return ()
+    return (
+        f"--trace is replayed as it is: the file's {', '.join(said)} of [workload] do not count",
+    )
 
 
 def replay(
