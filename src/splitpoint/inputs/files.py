@@ -27,7 +27,7 @@ MAX_LINE = 4 * 1024**2
 # files), so past the first few MiB a larger ratio than this is a bomb.
 MAX_RATIO = 100
 RATIO_FROM = 4 * 1024**2
-CHUNK = 128 * 1024
+CHUNK = 256 * 1024
 
 
 def read(path: Path, kind: type[T], sets: Sequence[str] = ()) -> T:
