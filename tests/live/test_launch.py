@@ -186,12 +186,15 @@ def test_an_interrupted_start_leaves_nothing_running(
     single: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STAND_IN_8100", "hang")
+    # Tests that run in the background have interrupts ignored, which a child inherits.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(
         [sys.executable, "-m", "splitpoint.cli", "up", str(single), "--json"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    signal.signal(signal.SIGINT, before)
     assert process.stderr is not None and process.stdout is not None
     said = [process.stderr.readline(), process.stderr.readline()]
     assert "starting" in said[0] and "loading weights" in said[1]
