@@ -322,7 +322,7 @@ def test_simulate_refuses_what_it_cannot_do_in_one_line(splitpoint: Any, tmp_pat
         (("--set", "kv_pool_gib=1e300"), 2, "kv_pool_gib: "),
         (("--set", "engine.mixed_chunk=true"), 2, f"{file}: pools.0: engine.mixed_chunk: "),
         (
-            ("--set", "kv_pool_gib=1e6", "--set", "pools.0.replicas=1000"),
+            ("--set", "kv_pool_gib=1e6", "--set", "pools.0.replicas=10000"),
             1,
             "not enough memory: Unable to allocate ",
         ),

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 INTERRUPTED = 130
-# Where relative paths of a plan start from: reading its file has put that one's folder before them.
-PLACED = Path()
 STOPPED = "interrupted; nothing was written"
 
 app = typer.Typer(
@@ -287,7 +285,7 @@ def plan(
 
     asked = read_plan(file, _with_curve(sets, curve))
     with folder.staged(out) as staging, _progress() as progress:
-        answered, runs = decided(asked, base=PLACED, progress=progress)
+        answered, runs = decided(asked, progress=progress)
         recipes = bundle.write(answered, staging / "recipes")
         answered = folder.fill(staging, answered, runs, recipes)
     _emit(answered, as_json, lambda console: terminal.render(answered, console))
@@ -335,7 +333,6 @@ def phases(
     with _progress() as progress:
         found = isolated.isolated_phases(
             asked,
-            base=PLACED,
             topologies=[parse_layout(t) for t in (topologies or "").replace(",", " ").split()],
             concurrencies=users or (),
             drafts=tokens or None,
@@ -376,7 +373,7 @@ def simulate(
     if out is not None:
         runs.check_name(out)
     asked = read_plan_or_deployment(file, _with_curve(sets, curve))
-    requests = read(trace) if trace else requests_of(asked, base=PLACED, where=str(file))
+    requests = read(trace) if trace else requests_of(asked, where=str(file))
     cuts = Cuts(warm_up=warm_up, cool_down=cool_down)
     summary, run = replay(asked, requests, seed=seed, cuts=cuts, where=str(file))
     if out is not None:
@@ -514,7 +511,7 @@ def measure(
     asked = load.asked(
         recipe, trace=trace, requests=requests, concurrency=concurrency, rate=rate, url=url
     )
-    sent = requests_of(asked, base=PLACED, where=str(recipe))
+    sent = requests_of(asked, where=str(recipe))
     at = load.target(launch.settings(recipe), url, folder)
     _, foretold = replay(asked, sent)
     with _progress() as progress:

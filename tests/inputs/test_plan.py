@@ -238,7 +238,7 @@ def test_a_workload_that_says_too_little_or_too_much_is_refused(
         ("search.requests=0", "--set search.requests: 0 is out of range"),
         (
             "search.kv_pool_gib=0",
-            "--set search.kv_pool_gib: 0.0 is out of range (above 0",
+            "--set search.kv_pool_gib: 0.0 is out of range (above 0, up to 1048576)",
         ),
         ("search.transfer_bandwidth=0", "--set search.transfer_bandwidth: 0.0 is out of range"),
         ("search.scores.cache_weight=-1", "--set search.scores.cache_weight: -1.0 is out of range"),

@@ -19,6 +19,7 @@ Routing = Literal[
     "linear",
 ]
 
+# Assumed: past any deployment's.
 MAX_TOKENS = 2**31 - 1
 MAX_WEIGHT = 1e6
 MAX_SECONDS = 1e6

@@ -148,7 +148,7 @@ class Loop(Record, frozen=True, kw_only=True):
 def isolated_phases(
     plan: Plan,
     *,
-    base: Path,
+    base: Path = Path(),
     topologies: Sequence[Topology] = (),
     concurrencies: Sequence[int] = (),
     drafts: Sequence[int] | None = None,

@@ -7,6 +7,9 @@ events; `prefix_approx` knows of caches only what it sent where. Ties go to the 
 requests, then to the first, but where the router draws among equals.
 """
 
+from typing import get_args
+
+from splitpoint.inputs.routing import Routing
 from splitpoint.native.kernel import kernel
 from splitpoint.sim import chain
 from splitpoint.sim.blocks import ceil_div
@@ -16,17 +19,7 @@ from splitpoint.sim.ranks import rank_of, used
 from splitpoint.sim.state import NEVER, Sim
 from splitpoint.sim.steps import observe
 
-ROUTINGS = (
-    "random",
-    "round_robin",
-    "least_requests",
-    "least_kv",
-    "power_of_two",
-    "session",
-    "prefix_aware",
-    "prefix_approx",
-    "linear",
-)
+ROUTINGS = get_args(Routing)
 RANDOM, ROUND_ROBIN, LEAST_REQUESTS, LEAST_KV, POWER_OF_TWO = range(5)
 SESSION, PREFIX_AWARE, PREFIX_APPROX, LINEAR = range(5, 9)
 # What these choose by is known of ranks, so that they name one: Dynamo's KV router (pull request

@@ -21,6 +21,17 @@ def _sample_time(when: int, gap: int) -> int:
 @kernel
 def record(s: Sim, r: int, now: int) -> None:
     """Rank `r` changed at `now`: write its state before that, if a sample fell in it."""
+    record_growth(s, r, now)
+    rank = s.ranks[r]
+    rank.row_held = rank.held
+    rank.row_running = rank.running
+    rank.row_waiting = rank.waiting
+
+
+@kernel
+def record_growth(s: Sim, r: int, now: int) -> None:
+    """The same of the blocks alone, which decodes of rank `r` have taken by the step that begins at
+    `now`: what else changed since then belongs to a later row."""
     clock = s.clock[0]
     rank = s.ranks[r]
     if rank.row_time >= 0 and _sample_time(rank.row_time, clock.gap) <= now:
@@ -29,9 +40,6 @@ def record(s: Sim, r: int, now: int) -> None:
     rank.row_used = s.pools[rank.pool].usable - rank.free
     rank.row_least = rank.free - noted_share(s, r)
     rank.row_cached = rank.cached
-    rank.row_held = rank.held
-    rank.row_running = rank.running
-    rank.row_waiting = rank.waiting
 
 
 @kernel
@@ -44,20 +52,6 @@ def noted_share(s: Sim, r: int) -> int:
 def notable(rank: Rows, more: int) -> bool:
     """Whether a rank that takes `more` blocks has so many more in use than its last row says."""
     return bool(rank.free - more <= rank.row_least)
-
-
-@kernel
-def record_growth(s: Sim, r: int, now: int) -> None:
-    """Decodes of rank `r` have taken blocks by the step that begins at `now`. What else changed
-    since then belongs to a later row."""
-    rank = s.ranks[r]
-    held = rank.row_held
-    running = rank.row_running
-    waiting = rank.row_waiting
-    record(s, r, now)
-    rank.row_held = held
-    rank.row_running = running
-    rank.row_waiting = waiting
 
 
 @kernel

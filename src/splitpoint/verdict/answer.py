@@ -266,12 +266,12 @@ class Answer(Record, frozen=True, kw_only=True):
 
 
 def answer(
-    plan: Plan, *, base: Path, progress: Callable[[str, float], None] | None = None
+    plan: Plan, *, base: Path = Path(), progress: Callable[[str, float], None] | None = None
 ) -> tuple[Answer, dict[str, Run]]:
     """The answer to a plan, and by point name the runs that its figures show.
 
-    `base`: the folder that relative paths of the plan start from; `Path()` for a plan that was read
-    from a file. `progress` hears the stage and the share that is done, 0..1.
+    `base`: the folder that relative paths of the plan start from, where no file did: reading one
+    puts its folder before them. `progress` hears the stage and the share that is done, 0..1.
     """
     # The parts of a decision build the records above, so they are imported when it is asked for.
     from splitpoint.verdict.decide import decided

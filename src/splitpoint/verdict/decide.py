@@ -115,7 +115,7 @@ class Reached(Record, frozen=True, kw_only=True):
 
 
 def decided(
-    plan: Plan, *, base: Path, progress: Progress | None = None, workers: int | None = None
+    plan: Plan, *, base: Path = Path(), progress: Progress | None = None, workers: int | None = None
 ) -> tuple[Answer, dict[str, Run]]:
     """The answer to a plan, and the runs of the points that its figures show, by point name."""
 

@@ -95,8 +95,9 @@ class Summary(Record, frozen=True, kw_only=True):
     notes: tuple[str, ...]
 
 
-def requests_of(asked: Plan | DeploymentPlan, *, base: Path, where: str) -> Trace:
-    """The requests that a file's own workload means, if it means one load."""
+def requests_of(asked: Plan | DeploymentPlan, *, where: str) -> Trace:
+    """The requests that a file's own workload means, if it means one load; reading the file has put
+    its folder before the trace it names."""
     workload = asked.workload
     if workload is None:
         raise PlanError(where, "states no workload", "give --trace FILE")
@@ -105,7 +106,7 @@ def requests_of(asked: Plan | DeploymentPlan, *, base: Path, where: str) -> Trac
             raise PlanError(
                 f"{where}: workload.{name}", "lists several loads", f"--set workload.{name}=ONE"
             )
-    return trace_of(workload, base=base)
+    return trace_of(workload, base=Path())
 
 
 def replaced_load(asked: Plan | DeploymentPlan) -> tuple[str, ...]:
@@ -113,7 +114,8 @@ def replaced_load(asked: Plan | DeploymentPlan) -> tuple[str, ...]:
     workload = asked.workload
     if workload is None:
         return ()
-    said = [name for name in LOAD if getattr(workload, name) != getattr(Workload(), name)]
+    usual = Workload()
+    said = [name for name in LOAD if getattr(workload, name) != getattr(usual, name)]
     if not said:
         return ()
     return (
